@@ -3,6 +3,9 @@
 //! The host plays the switch by hand: it sends notices through the guest's tap. Timeouts only decide hangs. "Nothing happens"
 //! is checked after the flow has made progress, never after a time.
 
+#[path = "guest_module/names.rs"]
+mod names;
+
 use std::io::Read;
 use std::mem::size_of;
 use std::net::{Ipv6Addr, SocketAddr, TcpListener};
@@ -17,7 +20,7 @@ use floodway_lab::guest_image::GuestImage;
 use floodway_lab::kernel::Series;
 use floodway_lab::vm::{Config, Nic, Vm};
 use floodway_lab::{cleanup, process};
-use floodway_wire::notice::{self, MAX_FRAME_LEN};
+use floodway_wire::notice::{self, GuestNonce, MAX_FRAME_LEN};
 use floodway_wire::{FiveTuple, MacAddr, Notice};
 use serde_json::Value;
 
@@ -47,12 +50,11 @@ struct Guest {
 }
 
 impl Guest {
-    fn boot(series: Series, subnet: u8) -> Self {
+    fn boot(series: Series, subnet: u8, image: &GuestImage) -> Self {
         let tap = cleanup::interface_name(&format!("mod{subnet}")).unwrap();
         let name = format!("module-{}", series.to_string().replace('.', "-"));
         let nic = Nic::tap(&tap, GUEST.to_string());
-        let image = GuestImage::debian(series).unwrap();
-        let vm = Vm::boot(Config::new(name, &image).nic(nic)).unwrap();
+        let vm = Vm::boot(Config::new(name, image).nic(nic)).unwrap();
         let guest = Self { vm, tap, subnet, nonce: AtomicU64::new(0) };
         for address in [format!("10.250.{subnet}.1/24"), format!("fd00:{subnet}::1/64")] {
             let mut add = vec!["ip", "addr", "add", &address, "dev", &guest.tap];
@@ -111,11 +113,12 @@ impl Guest {
     /// Learns the nonce of an installation that has just been made, as the switch does.
     fn learn_nonce(&self) {
         self.nonce.store(0, Ordering::Relaxed);
-        let answers = PacketSocket::open(self.interface_index());
+        let answers = PacketSocket::open(self.interface_index(), notice::ETHERTYPE);
         wait_until("the nonce", || {
             self.send(Notice::Heartbeat { epoch: 1, lifetime: LIFETIME });
-            let said = answers.recv().and_then(|said| notice::parse_guest_nonce(&said).ok());
-            self.nonce.store(said.unwrap_or(0), Ordering::Relaxed);
+            let said = answers.recv().and_then(|said| GuestNonce::parse(&said).ok());
+            self.nonce.store(said.map_or(0, |said| said.nonce), Ordering::Relaxed);
+            assert!(said.is_none_or(|said| said.reads_names));
             said.is_some()
         });
     }
@@ -128,12 +131,12 @@ impl Guest {
     }
 }
 
-/// Hears what a guest says to its switch.
+/// Hears what a guest sends, of one type.
 struct PacketSocket(OwnedFd);
 
 impl PacketSocket {
-    fn open(interface: i32) -> Self {
-        let protocol = notice::ETHERTYPE.to_be();
+    fn open(interface: i32, ethertype: u16) -> Self {
+        let protocol = ethertype.to_be();
         // SAFETY: the descriptor is new and nobody else's; the address outlives the call and its length is right.
         unsafe {
             let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
@@ -296,12 +299,16 @@ fn tuple(guest: SocketAddr, host: SocketAddr) -> FiveTuple {
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn both_kernels(test: impl Fn(Guest, Series) + Sync) {
+    both_kernels_with(|series| GuestImage::debian(series).unwrap(), test);
+}
+
+fn both_kernels_with(image: impl Fn(Series) -> GuestImage, test: impl Fn(Guest, Series) + Sync) {
     // A test that failed before has left nothing behind that matters here.
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     thread::scope(|scope| {
         for (subnet, series) in (11u8..).zip(Series::ALL) {
-            let test = &test;
-            scope.spawn(move || test(Guest::boot(series, subnet), series));
+            let (test, image) = (&test, image(series));
+            scope.spawn(move || test(Guest::boot(series, subnet, &image), series));
         }
     });
 }

@@ -18,10 +18,11 @@
 //! *nonce*, and believes only notices that bear it. A notice without it is answered with a frame of the kind *nonce*, sent to
 //! [`NEAREST_BRIDGE`]: bridges never forward that address (IEEE 802.1Q), and the switch takes what comes from a guest with this type for itself,
 //! notes the nonce for that guest's port, and puts it into each later notice. The nonce is the last field, and a guest that knows of none ignores it.
+//! That frame says as well what the module can do: bit 0 of `features` is that it reads names in SYN-ACKs ([`name`](crate::name)).
 //!
 //! ```text
 //! offset  0       2         3      4       8             10         12       13         16      32     48       50
-//!         magic   version   kind   epoch   lifetime_ms   reserved   family   reserved   guest   peer   guest    peer
+//!         magic   version   kind   epoch   lifetime_ms   features   family   reserved   guest   peer   guest    peer
 //!         u16     u8        u8     u32     u16           u16        u8       3 bytes    address address port    port
 //! offset  52
 //!         nonce
@@ -29,7 +30,7 @@
 //! ```
 //!
 //! Offsets count from the end of an untagged Ethernet header with [`ETHERTYPE`]; everything is in network byte order. In a
-//! heartbeat and a nonce, bytes 12 to 51 are reserved. Addresses take 16 bytes, IPv4 as
+//! heartbeat and a nonce, bytes 12 to 51 are reserved; in what the switch sends, so is `features`. Addresses take 16 bytes, IPv4 as
 //! `::ffff:a.b.c.d`. A nonce of zero is none. Reserved bytes are sent as zero and ignored. The format is Floodway's own; the type is
 //! the first of the two that IEEE Std 802 sets aside for local experiments.
 
@@ -65,6 +66,8 @@ const KIND_OFFLINE: u8 = 3;
 /// From the guest: its nonce.
 const KIND_NONCE: u8 = 4;
 const PROTOCOL_TCP: u8 = 6;
+/// Feature: names in SYN-ACKs are read.
+const READS_NAMES: u16 = 1;
 
 /// One notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,19 +164,33 @@ pub fn nonce(frame: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(array(body, FLOW_END))).filter(|&nonce| nonce != 0)
 }
 
-/// Reads the frame in which a guest says its nonce.
-///
-/// # Errors
-/// As [`Notice::parse`]; also for a nonce of zero.
-pub fn parse_guest_nonce(frame: &[u8]) -> Result<u64, Error> {
-    let common: &[u8; COMMON_END] = header(body(frame)?, Layer::Notice)?;
-    expect("kind", common[3].into(), KIND_NONCE.into())?;
-    nonce(frame).ok_or(Error::field(Layer::Notice, "nonce", 0_u8))
+/// What the module in a guest says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GuestNonce {
+    /// What notices have to bear, never 0.
+    pub nonce: u64,
+    /// It reads names in SYN-ACKs ([`name`](crate::name)).
+    pub reads_names: bool,
 }
 
-/// Writes the frame in which the guest with the address `src` says its nonce.
-pub fn write_guest_nonce(src: MacAddr, nonce: u64, frame: &mut [u8; MAX_FRAME_LEN]) {
-    write_common(src, NEAREST_BRIDGE, KIND_NONCE, nonce, frame);
+impl GuestNonce {
+    /// Reads the frame in which a guest says its nonce.
+    ///
+    /// # Errors
+    /// As [`Notice::parse`]; also for a nonce of zero.
+    pub fn parse(frame: &[u8]) -> Result<Self, Error> {
+        let common: &[u8; COMMON_END] = header(body(frame)?, Layer::Notice)?;
+        expect("kind", common[3].into(), KIND_NONCE.into())?;
+        let nonce = nonce(frame).ok_or(Error::field(Layer::Notice, "nonce", 0_u8))?;
+        Ok(Self { nonce, reads_names: be16(common, 10) & READS_NAMES != 0 })
+    }
+
+    /// Writes the frame in which the guest with the address `src` says this.
+    pub fn write_frame(&self, src: MacAddr, frame: &mut [u8; MAX_FRAME_LEN]) {
+        write_common(src, NEAREST_BRIDGE, KIND_NONCE, self.nonce, frame);
+        let (_, notice) = frame.split_at_mut(ethernet::HEADER_LEN);
+        put16(notice, 10, if self.reads_names { READS_NAMES } else { 0 });
+    }
 }
 
 fn write_common(src: MacAddr, dst: MacAddr, kind: u8, nonce: u64, frame: &mut [u8; MAX_FRAME_LEN]) {
@@ -201,6 +218,13 @@ fn body(frame: &[u8]) -> Result<&[u8], Error> {
 
 fn expect(field: &'static str, value: u16, expected: u16) -> Result<(), Error> {
     if value == expected { Ok(()) } else { Err(Error::field(Layer::Notice, field, value)) }
+}
+
+/// The bytes by which notices name a flow, given as the guest transmits it.
+pub(crate) fn flow_bytes(flow: &FiveTuple) -> [u8; FLOW_END - COMMON_END] {
+    let mut notice = [0; FLOW_END];
+    write_flow(flow, &mut notice);
+    array(&notice, COMMON_END)
 }
 
 /// `notice` holds at least [`FLOW_END`] bytes.
@@ -273,21 +297,32 @@ mod tests {
 
     #[test]
     fn a_guest_says_its_nonce_to_the_nearest_bridge_and_the_switch_repeats_it() {
+        let guest = GuestNonce { nonce: NONCE, reads_names: true };
         let mut said = [0xff; MAX_FRAME_LEN];
-        write_guest_nonce(GUEST, NONCE, &mut said);
+        guest.write_frame(GUEST, &mut said);
         let link = [1, 0x80, 0xc2, 0, 0, 0x0e, 2, 0, 0, 0, 0, 2, 0x88, 0xb5];
         assert_eq!((&said[..14], &said[14..18]), (&link[..], &[0x46, 0x57, 1, 4][..]));
-        assert_eq!(parse_guest_nonce(&said), Ok(NONCE));
+        assert_eq!(said[24..26], [0, 1]);
+        assert_eq!(GuestNonce::parse(&said), Ok(guest));
         assert!(Notice::parse(&said).is_err(), "it is no notice of a switch");
         let heartbeat = frame(&Notice::Heartbeat { epoch: 1, lifetime: DEFAULT_LIFETIME });
         assert_eq!(nonce(&heartbeat), Some(NONCE));
-        assert!(parse_guest_nonce(&heartbeat).is_err());
+        assert!(GuestNonce::parse(&heartbeat).is_err());
         for end in 0..said.len() {
-            assert!(parse_guest_nonce(&said[..end]).is_err());
+            assert!(GuestNonce::parse(&said[..end]).is_err());
             assert_eq!(nonce(&heartbeat[..end]), None);
         }
         said[66..].fill(0);
-        assert!(parse_guest_nonce(&said).is_err());
+        assert!(GuestNonce::parse(&said).is_err());
+    }
+
+    /// An older one answers a notice of the switch with the same bytes but kind and nonce, and the switch has sent zero there.
+    #[test]
+    fn an_older_module_reads_no_names() {
+        let mut said =
+            frame(&Notice::Managed { epoch: 1, lifetime: DEFAULT_LIFETIME, flow: flow() });
+        said[17] = 4;
+        assert_eq!(GuestNonce::parse(&said), Ok(GuestNonce { nonce: NONCE, reads_names: false }));
     }
 
     #[test]

@@ -8,7 +8,8 @@
 struct config {
 	__u8 cubic; /* the shadow window grows and is cut as in CUBIC instead of Reno */
 	__u8 plain; /* no flow ever goes online */
-	__u8 reserved[2];
+	__u8 reads_names; /* the reader of names in SYN-ACKs is attached, or will be */
+	__u8 reserved;
 	__u32 initial_window; /* segments; 0 is the kernel's own (10, or the route's initcwnd) */
 	__u64 nonce; /* random, never 0: what notices must bear to be believed */
 };

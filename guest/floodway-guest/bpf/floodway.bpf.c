@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * The guest's half of transmit offload: a congestion control, and the reader of the switch's notices.
+ * The guest's half of transmit offload: a congestion control, and readers of the switch's notices and of names in SYN-ACKs.
  *
  * Theory of operation. A flow is online while the switch holds it back (notices.h). Then the window is larger than anything the
  * receive window allows: the switch writes its grant there, and that binds. All the while, a shadow window (shadow.h) is
@@ -16,6 +16,7 @@
  * pacing and segment size offline are those of the kernel's own algorithms.
  */
 #include "config.h"
+#include "names.h"
 #include "notices.h"
 #include "reader.h"
 #include "shadow.h"
@@ -33,7 +34,7 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 static __always_inline bool look_up_state(struct sock *sk, __u64 now_ns)
 {
 	struct shadow *s = shadow_of(sk);
-	bool online = is_managed(sk, now_ns);
+	bool online = is_managed(s->name, now_ns);
 
 	if (online == s->online)
 		return false;
@@ -89,6 +90,7 @@ void BPF_PROG(floodway_init, struct sock *sk)
 	__u64 now_ns = bpf_ktime_get_ns();
 
 	shadow_init(sk, now_ns);
+	shadow_of(sk)->name = name_of(sk);
 	/* A flow that is named before its handshake ends starts with a full send buffer: the kernel sizes it next. */
 	look_up_state(sk, now_ns);
 	set_window(sk, false);
@@ -98,7 +100,7 @@ SEC("struct_ops")
 void BPF_PROG(floodway_release, struct sock *sk)
 {
 	/* The next connection with these ports is another flow. */
-	forget(sk);
+	forget(shadow_of(sk)->name);
 }
 
 SEC("struct_ops")

@@ -3,7 +3,8 @@
  * What the guest knows from notices: the reader (reader.h) writes it, the congestion control asks.
  *
  * Theory of operation: `heartbeats` has the latest heartbeat of each interface, `managed` the flows that the switch has
- * named, with the interface and the epoch under which it did. A flow is online while the latest heartbeat of
+ * named, with the interface and the epoch under which it did. Flows are known by a name: 64 bits that switch and guest compute alike of what
+ * notices say (crates/floodway-wire/src/name.rs). A socket's is what its SYN-ACK has borne (names.h), or else that of its own addresses. A flow is online while the latest heartbeat of
  * that interface is of that epoch and younger than its lifetime; so a new epoch takes all flows of the old one
  * offline at once, and silence does so by time alone. Entries of closed flows are deleted; whatever is left behind by
  * lost notices ages out of the LRU map.
@@ -15,6 +16,7 @@
 #define FLOODWAY_NOTICES_H
 
 #include "config.h"
+#include "siphash.h"
 
 #define MAX_INTERFACES 64
 #define MAX_FLOWS 16384
@@ -51,9 +53,17 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, MAX_FLOWS);
-	__type(key, struct flow_key);
+	__type(key, __u64); /* name */
 	__type(value, struct managed);
 } managed SEC(".maps");
+
+/* Names that sockets have been given. */
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, __u64);
+} names SEC(".maps");
 
 /* The loader prints them in this order. */
 enum counter {
@@ -64,6 +74,8 @@ enum counter {
 	COUNTER_FLOW_ONLINE,
 	COUNTER_FLOW_OFFLINE,
 	COUNTER_UNAUTHENTIC,
+	COUNTER_NAMED,
+	COUNTER_UNAUTHENTIC_NAME,
 	COUNTERS,
 };
 
@@ -118,18 +130,39 @@ static __always_inline void key_of(struct sock *sk, struct flow_key *key)
 	set_mapped(key->guest, common->skc_rcv_saddr);
 }
 
+static __always_inline __u64 name_of_key(const struct flow_key *key)
+{
+	__u64 words[sizeof(*key) / 8];
+
+	__builtin_memcpy(words, key, sizeof(words));
+	return siphash(config.nonce, words, sizeof(words) / 8);
+}
+
+/* What notices call the flow of a socket. */
+static __always_inline __u64 name_of(struct sock *sk)
+{
+	struct flow_key key;
+	__u64 *given;
+
+	if (config.plain)
+		return 0;
+	given = bpf_sk_storage_get(&names, sk, 0, 0);
+	if (given)
+		return *given;
+	key_of(sk, &key);
+	return name_of_key(&key);
+}
+
 /* Whether the switch holds this flow back, as far as the guest knows now. */
-static __always_inline bool is_managed(struct sock *sk, __u64 now_ns)
+static __always_inline bool is_managed(__u64 name, __u64 now_ns)
 {
 	struct managed *named;
-	struct flow_key key;
 	struct heartbeat *heartbeat;
 	__u32 ifindex;
 
 	if (config.plain)
 		return false;
-	key_of(sk, &key);
-	named = bpf_map_lookup_elem(&managed, &key);
+	named = bpf_map_lookup_elem(&managed, &name);
 	if (!named)
 		return false;
 	ifindex = named->ifindex;
@@ -138,14 +171,32 @@ static __always_inline bool is_managed(struct sock *sk, __u64 now_ns)
 	       now_ns - heartbeat->arrival_ns < heartbeat->lifetime_ns;
 }
 
-static __always_inline void forget(struct sock *sk)
+static __always_inline void forget(__u64 name)
 {
-	struct flow_key key;
+	if (!config.plain)
+		bpf_map_delete_elem(&managed, &name);
+}
 
-	if (config.plain)
-		return;
-	key_of(sk, &key);
-	bpf_map_delete_elem(&managed, &key);
+/* A heartbeat has come. */
+static __always_inline void greet(__u32 ifindex, __u32 epoch, __u64 lifetime_ns)
+{
+	struct heartbeat heartbeat = {
+		.arrival_ns = bpf_ktime_get_ns(),
+		.lifetime_ns = lifetime_ns,
+		.epoch = epoch,
+	};
+
+	bpf_map_update_elem(&heartbeats, &ifindex, &heartbeat, BPF_ANY);
+}
+
+/* A flow is managed. Notices repeat, so an entry that says the same is left alone. */
+static __always_inline void manage(__u64 name, __u32 epoch, __u32 ifindex)
+{
+	struct managed value = { .epoch = epoch, .ifindex = ifindex };
+	struct managed *known = bpf_map_lookup_elem(&managed, &name);
+
+	if (!known || known->epoch != epoch || known->ifindex != ifindex)
+		bpf_map_update_elem(&managed, &name, &value, BPF_ANY);
 }
 
 #endif

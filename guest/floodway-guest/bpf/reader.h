@@ -8,6 +8,8 @@
  * Anybody on a network can send such frames to a guest that is not behind a switch of ours. So a notice counts only if it bears the
  * nonce that was drawn when the module was installed. One that does not is turned into the frame that says the nonce, and
  * goes back: to the nearest bridge, whose group address no bridge forwards, and now and then only, since others may cause it.
+ * The first notice of another epoch is answered in the same way, though it is believed: a switch that a moved guest comes to has been told the nonce, but not
+ * what the module can do.
  * However long a notice claims to be valid, it is believed for MAX_LIFETIME_MS.
  */
 #ifndef FLOODWAY_READER_H
@@ -24,8 +26,11 @@
 #define NSEC_PER_MSEC 1000000ULL
 /* Offsets in the frame. */
 #define NOTICE_KIND_AT (ETH_HLEN + 3)
+#define NOTICE_FEATURES_AT (ETH_HLEN + 10)
 #define NOTICE_NONCE_AT (ETH_HLEN + 52)
 #define NOTICE_END (NOTICE_NONCE_AT + 8)
+/* Feature: names in SYN-ACKs are read. */
+#define NOTICE_READS_NAMES 1
 /* The switch says 300. */
 #define MAX_LIFETIME_MS 1000
 /* Between two frames that say the nonce, on one interface. */
@@ -50,22 +55,16 @@ struct notice {
 	__be16 reserved;
 };
 
-static __always_inline void greet(struct __sk_buff *skb, const struct notice *notice)
+static __always_inline void greet_for(struct __sk_buff *skb, const struct notice *notice)
 {
-	struct heartbeat heartbeat = {
-		.arrival_ns = bpf_ktime_get_ns(),
-		.lifetime_ns = min32(bpf_ntohs(notice->lifetime_ms), MAX_LIFETIME_MS) *
-			       NSEC_PER_MSEC,
-		.epoch = notice->epoch,
-	};
-	__u32 ifindex = skb->ifindex;
+	__u32 lifetime_ms = min32(bpf_ntohs(notice->lifetime_ms), MAX_LIFETIME_MS);
 
-	bpf_map_update_elem(&heartbeats, &ifindex, &heartbeat, BPF_ANY);
+	greet(skb->ifindex, notice->epoch, lifetime_ms * NSEC_PER_MSEC);
 }
 
 static __always_inline bool read_heartbeat(struct __sk_buff *skb, const struct notice *notice)
 {
-	greet(skb, notice);
+	greet_for(skb, notice);
 	count(COUNTER_HELLO);
 	return true;
 }
@@ -82,8 +81,6 @@ static __always_inline bool read_flow(struct __sk_buff *skb, struct flow_key *ke
 
 static __always_inline bool read_managed(struct __sk_buff *skb, const struct notice *notice)
 {
-	struct managed value = { .epoch = notice->epoch, .ifindex = skb->ifindex };
-	struct managed *known;
 	struct flow_key key;
 
 	if (!read_flow(skb, &key))
@@ -91,11 +88,8 @@ static __always_inline bool read_managed(struct __sk_buff *skb, const struct not
 	count(COUNTER_MANAGED);
 	/* A lifetime makes it a heartbeat as well. */
 	if (notice->lifetime_ms)
-		greet(skb, notice);
-	/* Notices repeat: leave the entry alone when it says the same. */
-	known = bpf_map_lookup_elem(&managed, &key);
-	if (!known || known->epoch != value.epoch || known->ifindex != value.ifindex)
-		bpf_map_update_elem(&managed, &key, &value, BPF_ANY);
+		greet_for(skb, notice);
+	manage(name_of_key(&key), notice->epoch, skb->ifindex);
 	return true;
 }
 
@@ -106,7 +100,7 @@ static __always_inline bool read_offline(struct __sk_buff *skb)
 	if (!read_flow(skb, &key))
 		return false;
 	count(COUNTER_OFFLINE);
-	bpf_map_delete_elem(&managed, &key);
+	forget(name_of_key(&key));
 	return true;
 }
 
@@ -129,10 +123,11 @@ static __always_inline bool may_answer(__u32 ifindex)
 	return bpf_map_update_elem(&answers, &ifindex, &now, BPF_ANY) == 0;
 }
 
-/* Turns a notice that is not believed into the frame that says the nonce. */
+/* Turns a notice into the frame that says the nonce, and what the module can do. */
 static __always_inline int answer(struct __sk_buff *skb)
 {
 	const __u8 nearest_bridge[6] = { 0x01, 0x80, 0xc2, 0x00, 0x00, 0x0e };
+	__be16 features = config.reads_names ? bpf_htons(NOTICE_READS_NAMES) : 0;
 	__u8 own[6], kind = NOTICE_NONCE;
 	__u64 nonce = config.nonce;
 
@@ -144,6 +139,7 @@ static __always_inline int answer(struct __sk_buff *skb)
 	if (bpf_skb_store_bytes(skb, 0, nearest_bridge, sizeof(nearest_bridge), 0) ||
 	    bpf_skb_store_bytes(skb, sizeof(own), own, sizeof(own), 0) ||
 	    bpf_skb_store_bytes(skb, NOTICE_KIND_AT, &kind, sizeof(kind), 0) ||
+	    bpf_skb_store_bytes(skb, NOTICE_FEATURES_AT, &features, sizeof(features), 0) ||
 	    bpf_skb_store_bytes(skb, NOTICE_NONCE_AT, &nonce, sizeof(nonce), 0))
 		return TC_ACT_SHOT;
 	return bpf_redirect(skb->ifindex, 0);
@@ -169,12 +165,21 @@ static __always_inline bool read_notice(struct __sk_buff *skb, const struct noti
 	}
 }
 
+/* The epoch of the latest heartbeat, or 0. */
+static __always_inline __u32 latest_epoch(__u32 ifindex)
+{
+	struct heartbeat *heartbeat = bpf_map_lookup_elem(&heartbeats, &ifindex);
+
+	return heartbeat ? heartbeat->epoch : 0;
+}
+
 /* Frames that are not for us go on to the interface's other classifiers (TC_ACT_OK would end them). */
 SEC("tc")
 int floodway_notices(struct __sk_buff *skb)
 {
 	struct notice notice;
 	__be16 magic;
+	__u32 epoch;
 
 	if (skb->protocol != bpf_htons(NOTICE_ETHERTYPE))
 		return TC_ACT_UNSPEC;
@@ -190,9 +195,10 @@ int floodway_notices(struct __sk_buff *skb)
 		count(COUNTER_UNAUTHENTIC);
 		return answer(skb);
 	}
+	epoch = latest_epoch(skb->ifindex);
 	if (!read_notice(skb, &notice))
 		count(COUNTER_MALFORMED);
-	return TC_ACT_SHOT;
+	return latest_epoch(skb->ifindex) == epoch ? TC_ACT_SHOT : answer(skb);
 }
 
 #endif

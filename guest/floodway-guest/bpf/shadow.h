@@ -35,6 +35,7 @@
 
 /* Lives in icsk_ca_priv, which has room for 104 bytes. */
 struct shadow {
+	__u64 name; /* what notices call the flow */
 	__u32 cwnd;
 	__u32 ssthresh;
 	__u32 cwnd_cnt; /* segments delivered since the window last grew, in congestion avoidance */

@@ -65,6 +65,7 @@ pub(super) const PASS: Verdict = Verdict::Pass(Edit {
     flags: None,
     timestamps: None,
     strip_sack: false,
+    append_name: false,
 });
 
 /// The inbound clamp of one VM. See the [module](super) for how it works.

@@ -43,6 +43,7 @@ use super::counters::CounterCells;
 use super::engine::Offload;
 use super::flow::{Flow, Outcome, Phase};
 use super::packet::Packet;
+use super::port::OffloadShared;
 use super::sender::Sender;
 use super::sink::{Refusal, Sink, Verdict};
 use crate::seq::Seq;
@@ -74,7 +75,7 @@ impl<B: 'static> Offload<B> {
         sink: &mut impl Sink<B>,
     ) -> Option<Verdict> {
         let flow = self.flows.get(id)?;
-        let outcome = flow.screen(packet.segment, now, &self.port.counters)?;
+        let outcome = flow.screen(packet.segment, now, &self.port)?;
         if outcome.over {
             self.end(id, packet, Side::Peer, now, sink);
         }
@@ -85,12 +86,7 @@ impl<B: 'static> Offload<B> {
 impl<B: 'static> Flow<B> {
     /// Returns what becomes of a segment from the network that must not change the flow, or `None` if it may.
     #[inline]
-    pub fn screen(
-        &self,
-        segment: &Segment,
-        now: Instant,
-        counters: &CounterCells,
-    ) -> Option<Outcome> {
+    pub fn screen(&self, segment: &Segment, now: Instant, port: &OffloadShared) -> Option<Outcome> {
         match &self.phase {
             Phase::Established(connection) => {
                 const OTHERS: Flags = Flags::SYN.with(Flags::RST);
@@ -99,7 +95,7 @@ impl<B: 'static> Flow<B> {
                 if is_ack && fault.is_none() {
                     return None;
                 }
-                self.screen_in_full(connection, segment, fault, counters)
+                self.screen_in_full(connection, segment, fault, port)
             }
             Phase::Opening(handshake) if handshake.is_acceptable(segment) => None,
             Phase::Opening(_) => PASS,
@@ -113,11 +109,11 @@ impl<B: 'static> Flow<B> {
         connection: &Connection<B>,
         segment: &Segment,
         fault: Option<Fault>,
-        counters: &CounterCells,
+        port: &OffloadShared,
     ) -> Option<Outcome> {
         let Connection { tx, rx } = connection;
         if segment.has(Flags::SYN) {
-            return Some(self.on_late_syn(segment).into());
+            return Some(self.on_late_syn(segment, port).into());
         }
         if segment.has(Flags::RST) {
             // One that the guest might not accept must not end what we do for it.
@@ -125,6 +121,7 @@ impl<B: 'static> Flow<B> {
             let over = answers || segment.seq == rx.peer.nxt;
             return Some(Outcome { over, ..Verdict::PASS.into() });
         }
+        let counters = &port.counters;
         counters.unacceptable().add(1);
         match fault {
             Some(fault) if segment.has(Flags::ACK) && tx.is_online() => {

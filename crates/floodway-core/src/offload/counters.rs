@@ -93,6 +93,8 @@ counters! {
         early_acks_aborted,
         /// Managed notices sent to the guest.
         managed_notices,
+        /// SYN-ACKs that bore the name of their flow instead, first ones and repeated ones.
+        named_in_syn_ack,
         /// Offline notices sent to the guest.
         offline_notices,
         /// Acknowledgements sent for the guest.

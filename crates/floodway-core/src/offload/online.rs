@@ -7,6 +7,9 @@
 //! installed, so it is repeated as long as ACKs come for the flow: [`QUICK_NAMES`] times at [`NAME_INTERVAL`], then at intervals
 //! that double up to 51 s. Without the module's help the guest merely keeps to its own window.
 //!
+//! A flow that comes online with a SYN-ACK is named in that itself, where the module reads such [names](floodway_wire::name) and knows the switch
+//! ([`Offload::name_in_syn_acks`]), and the options have room: a frame less, and a socket behind NAT in the guest hears of it. A SYN-ACK that comes again bears the name again.
+//!
 //! It goes offline in two steps. `LEAVING`: nothing new is granted. When nothing is stored any more, the *offline*
 //! notice is sent, and after [`GRACE`], in which the guest hears of it, the flow passes through. What
 //! was granted and never sent is then taken back, with nothing in flight: beyond the receiver's own
@@ -37,6 +40,7 @@ use super::sink::{FlowNotice, Sink, SynthesizedSegment};
 use super::summary::{Reason, TxState};
 use crate::tables::flow_table::FlowId;
 use crate::tables::timer::ShortTime;
+use crate::tcp::Segment;
 use crate::time::{Duration, Instant};
 
 /// How long a guest gets to hear that a flow goes offline.
@@ -58,6 +62,11 @@ impl<B: 'static> Offload<B> {
         if before && !self.port.acks_early {
             self.with_each_flow(now, sink, Flow::introduce);
         }
+    }
+
+    /// Whether SYN-ACKs may bear the names of their flows: the guest's module reads them, and has had a notice of this incarnation of the switch.
+    pub const fn name_in_syn_acks(&mut self, may: bool) {
+        self.port.names_in_syn_acks = may;
     }
 
     /// The guest's module has answered.
@@ -85,8 +94,17 @@ impl<B: 'static> Flow<B> {
         }
     }
 
-    /// Takes the flow online if that is possible now; returns whether it was.
+    /// Takes the flow online if that is possible now, and tells the module; returns whether it was.
     pub fn try_online<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) -> bool {
+        let online = self.enter_online(call);
+        if online {
+            self.name(call);
+        }
+        online
+    }
+
+    /// Takes the flow online if that is possible now; returns whether it was. The module has yet to be told.
+    pub fn enter_online<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) -> bool {
         let closing = self.is_closing();
         let Phase::Established(connection) = &mut self.phase else { return false };
         let (tx, port) = (&mut connection.tx, &mut *call.port);
@@ -104,8 +122,21 @@ impl<B: 'static> Flow<B> {
         tx.extend(&mut self.charged, &mut port.pool, &port.config, &port.counters);
         port.heartbeat_link = self.link;
         self.names = 0;
-        self.name(call);
         true
+    }
+
+    /// Tells the module of a flow that the SYN-ACK `segment` has taken online: in that itself, if it may (the answer is `true` then), or else by a notice before it.
+    pub fn name_with<S: Sink<B>>(&mut self, segment: &Segment, call: &mut Call<'_, S>) -> bool {
+        let inside = call.port.may_name_in(segment);
+        if inside {
+            // Whoever acknowledges the SYN-ACK has read it, so the quick repetitions are not needed.
+            (self.names, self.notice_at) = (QUICK_NAMES, ShortTime::NEVER);
+            call.port.heartbeat_at = call.now + HEARTBEAT_INTERVAL;
+            call.port.counters.named_in_syn_ack().add(1);
+        } else {
+            self.name(call);
+        }
+        inside
     }
 
     /// Tells the module that the flow is managed.

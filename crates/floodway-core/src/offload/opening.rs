@@ -9,7 +9,7 @@ use super::flow::{Flow, OVER, Outcome, Phase};
 use super::grant::LEAST_GRANT;
 use super::port::{Call, OffloadShared};
 use super::sink::{Sink, Verdict};
-use super::summary::Reason;
+use super::summary::{Reason, TxState};
 use crate::tcp::{Edit, Segment, Side};
 use crate::time::Instant;
 
@@ -30,15 +30,17 @@ impl<B: 'static> Flow<B> {
     }
 
     /// A SYN of an established connection. A blind one is answered by the guest's challenge ACK (RFC 5961 section 4). A
-    /// SYN-ACK may come again, and the guest may have lost the first, so its window is no larger than the grant.
-    pub fn on_late_syn(&self, segment: &Segment) -> Verdict {
+    /// SYN-ACK may come again, and the guest may have lost the first, so its window is no larger than the grant, and it bears the flow's name.
+    pub fn on_late_syn(&self, segment: &Segment, port: &OffloadShared) -> Verdict {
         let Some(Connection { tx, .. }) = self.connection() else { return Verdict::PASS };
         if !tx.is_online() || !segment.has(Flags::ACK) || segment.ack != tx.snd_una() {
             return Verdict::PASS;
         }
         let granted = tx.granted(tx.snd_una());
         let window = u16::try_from(granted).ok().filter(|&granted| granted < segment.window);
-        Verdict::Pass(Edit { window, ..Edit::default() })
+        let append_name = tx.state != TxState::Leaving && port.may_name_in(segment);
+        port.counters.named_in_syn_ack().add(append_name.into());
+        Verdict::Pass(Edit { window, append_name, ..Edit::default() })
     }
 
     /// Takes in a SYN before the connection is established. Returns `false` if it belongs to another connection.
@@ -101,16 +103,17 @@ impl<B: 'static> Flow<B> {
         let (una, whole) = (tx.snd_una(), tx.advertised_edge);
         let window = whole.since(una).min(LEAST_GRANT);
         tx.advertised_edge = una + window;
-        if !self.try_online(call) {
+        if !self.enter_online(call) {
             if let Phase::Established(connection) = &mut self.phase {
                 connection.tx.advertised_edge = whole;
             }
             return Verdict::PASS;
         }
+        let append_name = self.name_with(segment, call);
         self.update_due = true;
         self.flag(call.id, call.port);
         let window = window.min(u32::from(u16::MAX)) as u16;
         let window = (window != segment.window).then_some(window);
-        Verdict::Pass(Edit { window, ..Edit::default() })
+        Verdict::Pass(Edit { window, append_name, ..Edit::default() })
     }
 }

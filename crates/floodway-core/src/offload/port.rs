@@ -14,6 +14,7 @@ use super::sink::{Link, Sink};
 use crate::histogram::DurationHistogram;
 use crate::seq::Seq;
 use crate::tables::flow_table::FlowId;
+use crate::tcp::Segment;
 use crate::time::{Duration, Instant};
 
 pub(super) const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(100);
@@ -59,6 +60,8 @@ pub(super) struct OffloadShared {
     pub draining: bool,
     /// The guest's module has answered a notice.
     pub module_heard: bool,
+    /// The module reads names in SYN-ACKs, and knows the switch.
+    pub names_in_syn_acks: bool,
     /// Bytes are acknowledged to the guest early: as the configuration and [`module_heard`](Self::module_heard) have it.
     pub acks_early: bool,
     /// Whether the guest runs.
@@ -112,6 +115,7 @@ impl OffloadShared {
             looked_for_module: None,
             draining: false,
             module_heard: false,
+            names_in_syn_acks: false,
             acks_early: acks_early(&config, false),
             guest: GuestState::Running,
             short_of_room: false,
@@ -147,6 +151,11 @@ impl OffloadShared {
     /// Follows a change of the configuration or of what is heard of a module.
     pub fn choose_early_acks(&mut self) {
         self.acks_early = acks_early(&self.config, self.module_heard);
+    }
+
+    /// Returns `true` if a flow that the SYN-ACK `segment` takes online can be named in it.
+    pub fn may_name_in(&self, segment: &Segment) -> bool {
+        self.names_in_syn_acks && segment.has_room && !self.acks_early
     }
 
     /// Looks for a module, if it is not known whether the guest has one.

@@ -117,6 +117,7 @@ impl Verdict {
         flags: None,
         timestamps: None,
         strip_sack: false,
+        append_name: false,
     });
 }
 

@@ -20,6 +20,8 @@ pub struct Edit {
     pub timestamps: Option<Timestamps>,
     /// SACK blocks are overwritten by padding.
     pub strip_sack: bool,
+    /// The flow's name is appended to the options ([`Segment::has_room`](super::Segment::has_room)).
+    pub append_name: bool,
 }
 
 impl Edit {

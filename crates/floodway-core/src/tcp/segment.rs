@@ -43,6 +43,8 @@ pub struct Segment {
     pub ae: bool,
     /// A SYN of the guest that it forwards for another host; of no meaning in other segments.
     pub forwarded: bool,
+    /// A SYN-ACK in whose options a flow's name has room ([`name`](floodway_wire::name)); of no meaning in other segments.
+    pub has_room: bool,
     /// ECN bits of the IP header.
     pub ecn: Ecn,
     /// Bytes of payload of each segment of a GSO packet; zero if it is one segment.

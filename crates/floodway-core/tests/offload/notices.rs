@@ -1,8 +1,9 @@
 //! How often the guest's module is told which flows are managed.
 
-use floodway_core::offload::FlowNotice;
+use floodway_core::offload::{Config, Counters, EarlyAck, FlowNotice};
 use floodway_core::time::Duration;
 
+use crate::harness::tcp::TcpConfig;
 use crate::harness::{Setup, World};
 
 const SECONDS: fn(u64) -> Duration = Duration::from_secs;
@@ -39,4 +40,83 @@ fn an_idle_flow_is_not_named_again() {
     let before = managed(&world);
     world.run_for(SECONDS(300));
     assert_eq!(managed(&world), before);
+}
+
+/// A guest that reads names in SYN-ACKs.
+fn reader(setup: Setup) -> World {
+    let mut world = World::new(setup);
+    world.switch.offload.name_in_syn_acks(true);
+    world
+}
+
+fn counters(world: &World) -> Counters {
+    world.switch.offload.counters()
+}
+
+#[test]
+fn a_syn_ack_bears_the_name_in_place_of_a_notice() {
+    let mut world = reader(Setup { name: "named-inside", ..Setup::default() });
+    world.connect();
+    assert!(world.guest.tx.managed);
+    world.run_for(SECONDS(1));
+    // Nothing is repeated to a guest that has acknowledged the SYN-ACK, but heartbeats come, as after a notice.
+    assert_eq!((counters(&world).named_in_syn_ack, managed(&world)), (1, 0));
+    assert!(world.heartbeats >= 9, "{}", world.heartbeats);
+    // A flow in use is named again, ever more rarely.
+    for _ in 0..60 {
+        world.guest.write(20_000, world.now);
+        world.run_for(SECONDS(1));
+    }
+    assert!((3..=10).contains(&managed(&world)), "{}", managed(&world));
+    assert_eq!(counters(&world).named_in_syn_ack, 1);
+    world.check_i7();
+}
+
+#[test]
+fn a_notice_is_sent_where_the_name_has_no_room_or_is_not_read() {
+    let peer = TcpConfig { full_options: true, ..Setup::default().peer };
+    let full = reader(Setup { name: "no-room", peer, ..Setup::default() });
+    let older = World::new(Setup { name: "reads-no-names", ..Setup::default() });
+    for mut world in [full, older] {
+        world.connect();
+        assert!(world.guest.tx.managed);
+        assert_eq!(counters(&world).named_in_syn_ack, 0, "{}", world.name);
+        assert_eq!(managed(&world), 1, "{}", world.name);
+    }
+}
+
+#[test]
+fn a_server_is_told_by_notices() {
+    let mut world = reader(Setup { name: "server", ..Setup::default() });
+    world.accept();
+    assert!(world.guest.tx.managed);
+    assert_eq!((counters(&world).named_in_syn_ack, managed(&world)), (0, 1));
+}
+
+#[test]
+fn a_syn_ack_that_comes_again_bears_the_name_again() {
+    let mut world = reader(Setup { name: "again", queue_drops: 1000, ..Setup::default() });
+    world.peer.listen();
+    world.guest.connect(world.now);
+    world.run_until(SECONDS(1), |world| counters(world).named_in_syn_ack == 1);
+    assert!(!world.guest.is_established());
+    world.queue_drops = 0;
+    world.run_until(SECONDS(10), |world| world.guest.is_established());
+    assert_eq!(counters(&world).named_in_syn_ack, 2);
+}
+
+#[test]
+fn who_is_acknowledged_early_is_told_nothing() {
+    let offload = Config { early_ack: EarlyAck::Always, ..Setup::default().offload };
+    let mut world = reader(Setup { name: "early", offload, module: false, ..Setup::default() });
+    world.connect();
+    assert_eq!((counters(&world).named_in_syn_ack, managed(&world)), (0, 0));
+}
+
+#[test]
+fn an_excluded_connection_bears_no_name() {
+    let peer = TcpConfig { unknown_option: (true, false), ..Setup::default().peer };
+    let mut world = reader(Setup { name: "excluded", peer, ..Setup::default() });
+    world.connect();
+    assert_eq!((counters(&world).flows_excluded, counters(&world).named_in_syn_ack), (1, 0));
 }

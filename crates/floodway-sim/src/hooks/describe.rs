@@ -20,6 +20,7 @@ pub fn segment(packet: &Packet) -> Option<Segment> {
         flags: tcp.flags,
         ae: false,
         forwarded: false,
+        has_room: false,
         ecn: to_wire(packet.ecn),
         gso_size: tcp.gso_size,
         options: tcp.options,
@@ -29,7 +30,7 @@ pub fn segment(packet: &Packet) -> Option<Segment> {
 /// Changes the header of a packet that passes.
 pub fn edit(packet: &mut Packet, edit: &Edit) {
     // Named one by one, so that a new field of an edit cannot be forgotten here.
-    let Edit { seq, ack, window, flags, timestamps, strip_sack } = *edit;
+    let Edit { seq, ack, window, flags, timestamps, strip_sack, append_name: _ } = *edit;
     let Body::Tcp(tcp) = &mut packet.body else { return };
     tcp.seq = seq.unwrap_or(tcp.seq);
     tcp.ack = ack.unwrap_or(tcp.ack);

@@ -5,7 +5,7 @@ use floodway_core::seq::Seq;
 use floodway_wire::checksum::{self, Verification, verify_transport};
 use floodway_wire::tcp::{self, OptionSummary};
 use floodway_wire::vnet;
-use floodway_wire::{Meta, Network, ethernet, ipv4, ipv6, notice, parse};
+use floodway_wire::{Meta, Network, ethernet, ipv4, ipv6, name, notice, parse};
 
 use crate::frame::Frame;
 
@@ -62,6 +62,7 @@ pub(crate) fn describe(frame: &Frame<'_>, direction: Direction) -> Option<Descri
         window: fields.window,
         flags: fields.flags,
         forwarded: false,
+        has_room: name::has_room(fields.flags, options),
         ae: fields.flags.contains(tcp::Flags::SYN) && has_ae(frame.prefix, &meta),
         ecn: Ecn(meta.traffic_class & 3),
         gso_size: if is_super { gso_size } else { 0 },

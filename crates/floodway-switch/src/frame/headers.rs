@@ -11,7 +11,7 @@ use floodway_wire::checksum::{self, ChecksumState, Sum};
 use floodway_wire::tcp::options::{KIND_NOP, KIND_SACK, KIND_TIMESTAMPS, SackBlock, Timestamps};
 use floodway_wire::tcp::{self, Flags, HeaderMut};
 use floodway_wire::vnet::{self, VnetHdr};
-use floodway_wire::{FiveTuple, MacAddr, Meta, Network, ethernet, ipv4};
+use floodway_wire::{FiveTuple, MacAddr, Meta, Network, ethernet, ipv4, name};
 
 use super::held::Held;
 use crate::frame::{self, Frame, PREFIX_LEN};
@@ -56,13 +56,34 @@ pub(crate) fn with_edit<R>(
     f: impl FnOnce(&Frame<'_>) -> R,
 ) -> R {
     let mut headers = Headers::copy_of(frame.prefix);
-    let partial = frame.vnet.needs_csum();
-    let state = if partial { ChecksumState::Partial } else { ChecksumState::Unverified };
-    if let Ok(header) = HeaderMut::of_frame(&mut headers.bytes[..headers.len], meta, state) {
+    let bytes = &mut headers.bytes[..headers.len];
+    if let Ok(header) = HeaderMut::of_frame(bytes, meta, state_of(frame)) {
         apply(header, edit);
     }
     let vnet = with_cwr(frame.vnet, edit.flags);
     frame::with_headers(frame, vnet, headers.as_slice(), f)
+}
+
+/// As [`with_edit`], with `option` appended to the TCP options. Where it has no room, it is left out.
+pub(crate) fn with_option<R>(
+    frame: &Frame<'_>,
+    meta: &Meta,
+    edit: &Edit,
+    option: &[u8; name::OPTION_LEN],
+    f: impl FnOnce(&Frame<'_>) -> R,
+) -> R {
+    with_edit(frame, meta, edit, |frame| {
+        let mut headers = Headers::copy_of(frame.prefix);
+        let appended = name::append_option(&mut headers.bytes, meta, state_of(frame), option);
+        let Some(len) = appended else { return f(frame) };
+        headers.len = len;
+        frame::with_longer_headers(frame, meta.payload_offset.into(), headers.as_slice(), f)
+    })
+}
+
+/// What is known of the checksum of a frame whose headers are edited.
+fn state_of(frame: &Frame<'_>) -> ChecksumState {
+    if frame.vnet.needs_csum() { ChecksumState::Partial } else { ChecksumState::Unverified }
 }
 
 fn apply(mut header: HeaderMut<'_>, edit: &Edit) {

@@ -155,6 +155,17 @@ pub fn with_headers<R>(
     spliced(frame, vnet, headers, headers.len(), frame.len, f)
 }
 
+/// Calls `f` with `frame` as it is with `headers` in the place of its first `skip` bytes, which are fewer.
+pub fn with_longer_headers<R>(
+    frame: &Frame<'_>,
+    skip: usize,
+    headers: &[u8],
+    f: impl FnOnce(&Frame<'_>) -> R,
+) -> R {
+    let len = frame.len - skip as u32 + headers.len() as u32;
+    spliced(frame, frame.vnet, headers, skip, len, f)
+}
+
 /// Calls `f` with `frame` with `headers` in the place of its first `skip` bytes, which makes it `len` bytes long.
 fn spliced<R>(
     frame: &Frame<'_>,

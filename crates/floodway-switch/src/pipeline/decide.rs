@@ -10,8 +10,9 @@
 //! [`trace`](crate::pipeline::trace) compares them.
 
 use floodway_core::l2::{MacTable, Observed, Origin, PortId, Refusal, Spoof};
+use floodway_wire::notice::GuestNonce;
 use floodway_wire::vnet::{self, VnetHdr};
-use floodway_wire::{MacAddr, announced_mac, notice, parse};
+use floodway_wire::{MacAddr, announced_mac, parse};
 
 use crate::frame::Frame;
 use crate::frame::describe::{Special, special};
@@ -50,7 +51,7 @@ impl Objection {
     #[cold]
     pub(super) fn reason(self, prefix: &[u8]) -> DropReason {
         match self {
-            Self::Notice if notice::parse_guest_nonce(prefix).is_ok() => DropReason::GuestNonce,
+            Self::Notice if GuestNonce::parse(prefix).is_ok() => DropReason::GuestNonce,
             Self::Notice => DropReason::ForgedNotice,
             Self::Tagged => DropReason::VlanFiltered,
             Self::Source(spoof) | Self::Inside(spoof) => spoof.into(),

@@ -344,6 +344,8 @@ pub(crate) fn new_epoch() -> u32 {
 pub(crate) struct Output {
     /// Incarnation that notices name, never zero.
     pub(crate) epoch: u32,
+    /// The nonce of the guest's module that was last sent a heartbeat, or a notice that is one, of this incarnation; zero if there was none.
+    introduced_to: u64,
     /// IPv4 identification of the next frame.
     identification: u16,
     /// A frame in one piece, while its checksum is verified.
@@ -352,7 +354,22 @@ pub(crate) struct Output {
 
 impl Output {
     pub(crate) fn new(epoch: u32) -> Self {
-        Self { epoch, identification: epoch as u16, linear: Vec::new() }
+        Self { epoch, introduced_to: 0, identification: epoch as u16, linear: Vec::new() }
+    }
+
+    /// Another incarnation speaks from now on, of which no guest knows.
+    pub(crate) fn renew_epoch(&mut self) {
+        (self.epoch, self.introduced_to) = (new_epoch(), 0);
+    }
+
+    /// A heartbeat, or a notice that is one, is sent to the module with this nonce.
+    pub(crate) fn introduce(&mut self, nonce: u64) {
+        self.introduced_to = nonce;
+    }
+
+    /// Returns `true` if the module with this nonce knows the incarnation, unless the notice was lost. None has nonce zero.
+    pub(crate) fn is_introduced(&self, nonce: u64) -> bool {
+        nonce != 0 && self.introduced_to == nonce
     }
 
     /// Identifications for `segments` segments: the first of them.
@@ -386,5 +403,24 @@ impl Sink<Held> for Nowhere {
     fn notify_flow(&mut self, _: &FiveTuple, _: &Link, _: FlowNotice) {}
     fn image<'f>(&self, held: &'f Held) -> Image<'f> {
         held.image()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_module_knows_the_incarnation_that_it_has_heard() {
+        let mut output = Output::new(7);
+        assert!(!output.is_introduced(5) && !output.is_introduced(0));
+        // Notices that no module can believe.
+        output.introduce(0);
+        assert!(!output.is_introduced(0));
+        output.introduce(5);
+        assert!(output.is_introduced(5));
+        assert!(!output.is_introduced(6), "another installation of the module");
+        output.renew_epoch();
+        assert!(!output.is_introduced(5) && output.epoch != 7);
     }
 }

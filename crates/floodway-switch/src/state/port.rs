@@ -9,7 +9,8 @@ use floodway_core::l2::{MacTables, NetworkId, Origin, PortId, SourcePolicy, Spoo
 use floodway_core::offload::{Adoption, Resumption};
 use floodway_core::time::Instant;
 
-use floodway_wire::{MacAddr, ethernet, notice};
+use floodway_wire::notice::GuestNonce;
+use floodway_wire::{MacAddr, ethernet};
 
 use super::carried::{Carried, NO_NETWORK};
 use super::front_end::FrontEnd;
@@ -109,6 +110,8 @@ pub struct Port {
     pub front_end: FrontEnd,
     /// What the guest wants to find in notices; zero until it has said so.
     pub(crate) nonce: AtomicU64,
+    /// The guest's module reads names in SYN-ACKs.
+    reads_names: AtomicBool,
     /// The worker that serves it.
     pub waker: Arc<Waker>,
     tables: Arc<RwLock<MacTables>>,
@@ -159,6 +162,7 @@ impl Port {
             awaited: AtomicBool::new(false),
             vcpu: Mutex::default(),
             nonce: AtomicU64::new(0),
+            reads_names: AtomicBool::new(false),
             memory: Share::default(),
             events,
             quarantine: Mutex::default(),
@@ -286,6 +290,7 @@ impl Port {
         lock(&self.own).clear();
         *lock(&self.refused_link_local) = None;
         self.nonce.store(0, Ordering::Relaxed);
+        self.reads_names.store(false, Ordering::Relaxed);
     }
 
     /// The number by which the guest knows notices of this switch; zero until it has said so.
@@ -294,11 +299,18 @@ impl Port {
         self.nonce.load(Ordering::Relaxed)
     }
 
+    /// Returns `true` if the guest has said that its module reads names in SYN-ACKs.
+    #[must_use]
+    pub fn reads_names(&self) -> bool {
+        self.reads_names.load(Ordering::Relaxed)
+    }
+
     /// Takes a frame of the type of notices that came from the guest: its nonce, or a forgery, which changes nothing.
     #[cold]
     pub fn hear_notice(&self, prefix: &[u8]) {
-        if let Ok(nonce) = notice::parse_guest_nonce(prefix) {
+        if let Ok(GuestNonce { nonce, reads_names }) = GuestNonce::parse(prefix) {
             self.nonce.store(nonce, Ordering::Relaxed);
+            self.reads_names.store(reads_names, Ordering::Relaxed);
         }
     }
 

@@ -4,6 +4,7 @@
 mod captured;
 mod forwarded;
 mod moved;
+mod named;
 #[path = "../netns/mod.rs"]
 mod netns;
 mod replaced;

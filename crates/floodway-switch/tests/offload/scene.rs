@@ -18,8 +18,12 @@ use floodway_switch::testing::frames::mac;
 use floodway_switch::testing::{Frontend, Guest, GuestConfig, as_driver_sends};
 use floodway_switch::uplink::{Receiver, Sender, tap};
 use floodway_switch::vhost::features;
-use floodway_wire::notice::{self, ETHERTYPE, Notice};
+use floodway_wire::checksum::{self, Verification};
+use floodway_wire::name::Beginning;
+use floodway_wire::notice::{self, ETHERTYPE, GuestNonce, Notice};
+use floodway_wire::tcp::Flags;
 use floodway_wire::vnet::VnetHdr;
+use floodway_wire::{FiveTuple, FlowName, parse};
 
 use crate::netns;
 
@@ -36,6 +40,11 @@ pub struct Seen {
     /// Notices that bear the guest's nonce, and those that do not.
     pub authentic: AtomicU64,
     pub unauthentic: AtomicU64,
+    /// The guest's module says that it reads names in SYN-ACKs.
+    pub reads_names: AtomicBool,
+    /// Flows that managed notices have named, and those that SYN-ACKs have.
+    pub named: Mutex<Vec<FiveTuple>>,
+    pub named_inside: Mutex<Vec<FiveTuple>>,
 }
 
 impl Seen {
@@ -46,6 +55,9 @@ impl Seen {
         }
         assert_eq!(frame[..6], mac(1).0, "a notice is for the guest");
         let notice = Notice::parse(frame).expect("a good notice");
+        if let Notice::Managed { flow, .. } = notice {
+            self.named.lock().expect("flows").push(flow);
+        }
         match notice {
             Notice::Heartbeat { .. } => &self.heartbeats,
             Notice::Managed { .. } => &self.managed,
@@ -58,6 +70,28 @@ impl Seen {
         count.fetch_add(1, Relaxed);
         true
     }
+}
+
+/// Notes a SYN-ACK that bears a name, which has to be that of its flow.
+fn note_name(seen: &Seen, vnet: &VnetHdr, frame: &[u8]) {
+    let Ok(meta) = parse(frame, frame.len()) else { return };
+    let Some(tcp) = meta.tcp().filter(|tcp| tcp.flags.contains(Flags::SYN.with(Flags::ACK))) else {
+        return;
+    };
+    let options = &frame[usize::from(meta.transport_offset) + 20..meta.payload_offset.into()];
+    let Some(at) = options.windows(4).position(|head| head == [254, 16, b'F', b'W']) else {
+        return;
+    };
+    let flow = meta.flow.reversed();
+    let epoch = seen.epoch.load(Relaxed) as u32;
+    let expected = FlowName::new(&flow, NONCE).option(NONCE, epoch, Beginning::of(tcp));
+    assert_eq!(options[at..], expected, "the last option, for this connection alone");
+    let mut complete = frame.to_vec();
+    if vnet.needs_csum() {
+        checksum::complete(&mut complete, vnet.csum_start, vnet.csum_offset).expect("a field");
+    }
+    assert_eq!(checksum::verify_transport(&complete, &meta), Ok(Verification::Good));
+    seen.named_inside.lock().expect("flows").push(flow);
 }
 
 /// The guest's virtqueues and its front-end.
@@ -137,9 +171,9 @@ pub fn config_with(dir: &Path, offload: OffloadConfig, device: &str) -> Config {
 }
 
 /// What the guest's module answers to a notice that it cannot believe.
-fn guest_nonce() -> Vec<u8> {
+fn guest_nonce(reads_names: bool) -> Vec<u8> {
     let mut frame = [0; notice::MAX_FRAME_LEN];
-    notice::write_guest_nonce(mac(1), NONCE, &mut frame);
+    GuestNonce { nonce: NONCE, reads_names }.write_frame(mac(1), &mut frame);
     frame.to_vec()
 }
 
@@ -169,9 +203,11 @@ fn relay(
         {
             if seen.note(&frame) {
                 if notice::nonce(&frame).is_none() {
-                    waiting.push_back((VnetHdr::default(), guest_nonce()));
+                    let said = guest_nonce(seen.reads_names.load(Relaxed));
+                    waiting.push_back((VnetHdr::default(), said));
                 }
             } else {
+                note_name(seen, &vnet, &frame);
                 let vnet = VnetHdr { num_buffers: 0, ..vnet };
                 let _ = sender.send(&vnet, &[GuestIoVec::from_slice(&frame)]);
             }

@@ -6,6 +6,7 @@ use floodway_switch::api::status::{PortState, Status};
 use floodway_switch::testing::frames::{ipv4, mac, number_of, numbered, partial, pattern, tcp};
 use floodway_switch::testing::{GuestConfig, wait_until};
 use floodway_wire::build::{Ip, Link, udp};
+use floodway_wire::notice::GuestNonce;
 use floodway_wire::{MacAddr, arp, ethernet, notice};
 
 use crate::net::{Net, port};
@@ -387,7 +388,7 @@ fn a_guests_nonce_goes_to_nobody_else() {
     let net = Net::of(2);
     let [mut a, mut b] = [1, 2].map(|n| net.boot(n, GuestConfig::default()));
     let mut said = [0; notice::MAX_FRAME_LEN];
-    notice::write_guest_nonce(mac(1), 7, &mut said);
+    GuestNonce { nonce: 7, reads_names: true }.write_frame(mac(1), &mut said);
     a.send(&said);
     // Under a tag it is not the module's, which sends none.
     a.send(&[&said[..12], &[0x81, 0, 0, 5], &said[12..]].concat());

@@ -21,6 +21,8 @@ pub const KIND_SACK_PERMITTED: u8 = 4;
 pub const KIND_SACK: u8 = 5;
 /// Kind: timestamps.
 pub const KIND_TIMESTAMPS: u8 = 8;
+/// Kind: an experiment, which the first bytes of its data identify (RFC 6994).
+pub const KIND_EXPERIMENT: u8 = 254;
 
 /// Most SACK blocks that fit a header.
 pub const MAX_SACK_BLOCKS: usize = 4;
@@ -127,6 +129,12 @@ impl<'a> Options<'a> {
     pub fn new(bytes: &'a [u8]) -> Self {
         let len = bytes.len().min(super::MAX_HEADER_LEN - super::MIN_HEADER_LEN);
         Self { rest: &bytes[..len], offset: 0 }
+    }
+
+    /// Bytes of the options and padding that were walked; where the list ends, once there is no next one.
+    #[must_use]
+    pub fn walked(&self) -> usize {
+        self.offset.into()
     }
 
     /// The next option with the offset of its kind byte from the start of the options.

@@ -57,7 +57,7 @@ fn activate(loaded: &mut Loaded, interfaces: &[Interface]) -> Result<()> {
             format!("cannot read notices on {}{missing}", interface.name)
         })?;
         // In vain on an interface that is down: then the reader says it when it is asked.
-        let _ = nonce::say(interface, loaded.nonce);
+        let _ = nonce::say(interface, loaded.nonce, loaded.reads_names());
     }
     Ok(())
 }

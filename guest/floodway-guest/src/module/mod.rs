@@ -1,4 +1,4 @@
-//! The guest module: a congestion control and a reader of the switch's notices, both in BPF, and
+//! The guest module: a congestion control and readers of what the switch says, all in BPF, and
 //! their loader.
 //!
 //! # Theory of operation
@@ -8,12 +8,15 @@
 //!
 //! - the congestion control is registered with the kernel as `floodway` until it is taken back ([`remove`]);
 //! - the reader is a filter of each interface's `clsact` queueing discipline;
-//! - the maps, the reader and the registration are pinned in `/sys/fs/bpf/floodway`, where [`status`] and [`remove`] find them
+//! - the reader of names in SYN-ACKs is attached to the root of cgroup v2 ([`cgroup`]), by a link that lives as long as its pin. A kernel that does not let it be
+//!   attached does without: then the switch is not told that names are read, and sends notices instead;
+//! - the maps, the readers and the registration are pinned in `/sys/fs/bpf/floodway`, where [`status`] and [`remove`] find them
 //!   again; what cannot be pinned (settings, and the default before the installation) is in a record in `/run`.
 //!
 //! All of that is gone after a reboot, like the record. [`install`] over an installation replaces it; what fails half-way is
 //! taken back. Sockets keep the programs that they began with, which without a reader are offline.
 
+mod cgroup;
 mod congestion;
 mod install;
 mod interfaces;

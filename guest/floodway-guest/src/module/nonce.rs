@@ -29,24 +29,26 @@ pub fn draw() -> Result<u64> {
     Ok(u64::from_ne_bytes(bytes).max(1))
 }
 
-/// Says the nonce on an interface.
+/// Says the nonce on an interface, and whether names in SYN-ACKs are read.
 ///
 /// # Errors
 /// The interface is down, or has no Ethernet address.
-pub fn say(interface: &Interface, nonce: u64) -> io::Result<()> {
+pub fn say(interface: &Interface, nonce: u64, reads_names: bool) -> io::Result<()> {
     let no_address = || io::Error::from(io::ErrorKind::AddrNotAvailable);
     let own = interface.address().ok_or_else(no_address)?;
-    send(interface.index, &frame(own, nonce))
+    send(interface.index, &frame(own, nonce, reads_names))
 }
 
 /// The BPF programs compare the nonce byte by byte with what is in the frame: in their memory's order.
-fn frame(own: [u8; 6], nonce: u64) -> [u8; FRAME_LEN] {
+fn frame(own: [u8; 6], nonce: u64, reads_names: bool) -> [u8; FRAME_LEN] {
     let mut frame = [0; FRAME_LEN];
     frame[..6].copy_from_slice(&NEAREST_BRIDGE);
     frame[6..12].copy_from_slice(&own);
     frame[12..14].copy_from_slice(&ETHERTYPE.to_be_bytes());
     // Magic, version, kind.
     frame[14..18].copy_from_slice(&[b'F', b'W', 1, 4]);
+    // Features.
+    frame[25] = reads_names.into();
     frame[66..].copy_from_slice(&nonce.to_ne_bytes());
     frame
 }
@@ -79,7 +81,10 @@ mod tests {
     /// The bytes are the contract with the switch.
     #[test]
     fn the_frame_says_the_nonce_to_the_nearest_bridge() {
-        let frame = frame([0x52, 0x54, 0, 0, 0, 1], u64::from_ne_bytes([1, 2, 3, 4, 5, 6, 7, 8]));
+        let nonce = u64::from_ne_bytes([1, 2, 3, 4, 5, 6, 7, 8]);
+        let own = [0x52, 0x54, 0, 0, 0, 1];
+        assert_eq!(frame(own, nonce, true)[24..26], [0, 1]);
+        let frame = frame(own, nonce, false);
         assert_eq!(frame[..12], [0x01, 0x80, 0xc2, 0, 0, 0x0e, 0x52, 0x54, 0, 0, 0, 1]);
         assert_eq!(frame[12..18], [0x88, 0xb5, 0x46, 0x57, 1, 4]);
         assert!(frame[18..66].iter().all(|&byte| byte == 0));

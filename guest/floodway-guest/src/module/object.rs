@@ -1,7 +1,7 @@
 //! The BPF programs and maps: as compiled, and as pinned.
 
 use std::fs;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -10,7 +10,7 @@ use libbpf_rs::{
     Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, PrintLevel, Program, set_print,
 };
 
-use super::{Algorithm, Settings, nonce};
+use super::{Algorithm, Settings, cgroup, nonce};
 
 #[cfg(test)]
 mod tests;
@@ -21,6 +21,9 @@ const READER_PROGRAM: &str = "floodway_notices";
 /// Name of the `struct_ops` map; its one element is the registration.
 const CONTROL: &str = "floodway";
 const READER: &str = "reader";
+const NAMES_PROGRAM: &str = "floodway_names";
+/// The link by which the reader of names is attached.
+const NAMES_LINK: &str = "names_link";
 /// The maps that are pinned, under their own names.
 pub const HEARTBEATS: &str = "heartbeats";
 pub const MANAGED: &str = "managed";
@@ -61,11 +64,32 @@ pub struct Loaded {
     object: Object,
     /// What notices must bear to be believed.
     pub nonce: u64,
+    /// Keeps the reader of names attached, until it is pinned.
+    names: Option<Link>,
 }
 
 impl Loaded {
-    /// Loads and verifies.
+    /// Loads and verifies, with the reader of names in SYN-ACKs if the kernel takes it.
     pub fn load(settings: &Settings) -> Result<Self> {
+        let with_names = || Self::load_with(settings, true)?.attach_names();
+        let loaded = if settings.plain { None } else { with_names().ok() };
+        loaded.map_or_else(|| Self::load_with(settings, false), Ok)
+    }
+
+    /// Returns `true` if names in SYN-ACKs are read.
+    pub const fn reads_names(&self) -> bool {
+        self.names.is_some()
+    }
+
+    fn attach_names(mut self) -> Result<Self> {
+        let root = cgroup::open_root()?;
+        let reader = self.object.progs_mut().find(|program| program.name() == NAMES_PROGRAM);
+        let reader = reader.context("no reader of names in the BPF object")?;
+        self.names = Some(reader.attach_cgroup(root.as_raw_fd())?);
+        Ok(self)
+    }
+
+    fn load_with(settings: &Settings, reads_names: bool) -> Result<Self> {
         let nonce = nonce::draw()?;
         let mut open = ObjectBuilder::default()
             .name("floodway")?
@@ -74,13 +98,16 @@ impl Loaded {
         for mut map in
             open.maps_mut().filter(|map| map.name().to_string_lossy().ends_with(".config"))
         {
-            map.set_initial_value(&config_bytes(settings, nonce))?;
+            map.set_initial_value(&config_bytes(settings, nonce, reads_names))?;
         }
         for mut program in open.progs_mut().filter(|program| program.name() == READER_PROGRAM) {
             program.set_autoload(!settings.plain);
         }
+        for mut program in open.progs_mut().filter(|program| program.name() == NAMES_PROGRAM) {
+            program.set_autoload(reads_names);
+        }
         let object = open.load().context("the kernel does not take the BPF programs")?;
-        Ok(Self { object, nonce })
+        Ok(Self { object, nonce, names: None })
     }
 
     /// Registers the congestion control, for ever.
@@ -111,15 +138,19 @@ impl Loaded {
                 program.pin(path(READER)).context("cannot pin the reader")?;
             }
         }
+        if let Some(link) = &mut self.names {
+            link.pin(path(NAMES_LINK)).context("cannot pin the reader of names")?;
+        }
         Ok(())
     }
 }
 
 /// `struct config` of `bpf/config.h`.
-fn config_bytes(settings: &Settings, nonce: u64) -> [u8; 16] {
+fn config_bytes(settings: &Settings, nonce: u64, reads_names: bool) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[0] = (settings.algorithm == Algorithm::Cubic).into();
     bytes[1] = settings.plain.into();
+    bytes[2] = reads_names.into();
     bytes[4..8].copy_from_slice(&settings.initial_window.unwrap_or(0).to_ne_bytes());
     bytes[8..].copy_from_slice(&nonce.to_ne_bytes());
     bytes
@@ -149,6 +180,11 @@ pub fn pinned_reader() -> Result<Option<(OwnedFd, u32)>> {
         .with_context(|| format!("cannot open {}", path.display()))?;
     let id = Program::id_from_fd(reader.as_fd())?;
     Ok(Some((reader, id)))
+}
+
+/// Returns `true` if the reader of names in SYN-ACKs is attached, for as long as its link is pinned.
+pub fn reads_names() -> bool {
+    path(NAMES_LINK).exists()
 }
 
 /// Takes the registration back, if there is one. Sockets that use it keep it.

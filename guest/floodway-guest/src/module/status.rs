@@ -15,7 +15,7 @@ use super::record::Record;
 use super::{Settings, congestion, kernel, loss_probes};
 
 /// In the order of `enum counter` in `bpf/notices.h`.
-const COUNTER_NAMES: [&str; 7] = [
+const COUNTER_NAMES: [&str; 9] = [
     "heartbeat_notices",
     "managed_notices",
     "offline_notices",
@@ -23,6 +23,8 @@ const COUNTER_NAMES: [&str; 7] = [
     "flows_gone_online",
     "flows_gone_offline",
     "unauthentic_notices",
+    "flows_named_in_syn_acks",
+    "unauthentic_names",
 ];
 const NANOSECONDS_PER_MS: u64 = 1_000_000;
 
@@ -41,6 +43,8 @@ struct Status {
     settings: Option<Settings>,
     /// The interfaces on which notices are read.
     interfaces: Vec<InterfaceStatus>,
+    /// Names in SYN-ACKs are read.
+    reads_names: bool,
     /// Flows that are named under the epoch of their interface's latest heartbeat.
     managed_flows: usize,
     /// Events since the installation.
@@ -89,6 +93,7 @@ fn read() -> Result<Status> {
         loss_probes: loss_probes::setting()?,
         settings: Record::read()?.map(|record| record.settings),
         interfaces: read_interfaces(heartbeats.as_ref())?,
+        reads_names: object::reads_names(),
         managed_flows: count_managed(heartbeats.as_ref())?,
         counters: read_counters()?,
     })
@@ -180,6 +185,10 @@ fn render(status: &Status) -> String {
             });
         lines.push(format!("{}: {heartbeat}", interface.name));
     }
+    lines.push(format!(
+        "names in SYN-ACKs are read: {}",
+        if status.reads_names { "yes" } else { "no" }
+    ));
     lines.push(format!("managed flows: {}", status.managed_flows));
     lines.extend(status.counters.iter().map(|(name, value)| format!("{name}: {value}")));
     lines.join("\n") + "\n"
@@ -215,6 +224,7 @@ mod tests {
             loss_probes: "3".into(),
             settings: None,
             interfaces: Vec::new(),
+            reads_names: false,
             managed_flows: 0,
             counters: BTreeMap::new(),
         };

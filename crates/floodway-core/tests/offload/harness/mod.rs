@@ -548,6 +548,7 @@ impl World {
                     self.named.push(naming);
                     self.guest.tx.managed = self.module && naming == FlowNotice::Managed;
                 }
+                Action::NameInside => self.guest.tx.managed = self.module,
             }
         }
         self.monitor.after(&view);

@@ -21,6 +21,8 @@ pub enum Action {
     Redeliver(Packet),
     Heartbeat,
     Name(FiveTuple, FlowNotice),
+    /// What passes to the guest next bears the name of its flow.
+    NameInside,
 }
 
 /// What the offload wants, and frames of which a journal has kept the number.
@@ -133,6 +135,10 @@ impl Switch {
     }
 
     fn pass(&mut self, packet: &Packet, edit: &Edit, action: impl FnOnce(Packet) -> Action) {
+        if edit.append_name {
+            assert!(packet.segment.has_room, "a name without room");
+            self.actions.0.push(Action::NameInside);
+        }
         self.actions.0.push(action(packet.clone().edited(edit)));
     }
 

@@ -231,7 +231,8 @@ impl<'a> Run<'a> {
                         guest.managed = managed;
                     }
                 }
-                Action::Heartbeat => {}
+                // No row has a guest that reads names.
+                Action::Heartbeat | Action::NameInside => {}
             }
         }
     }

@@ -93,7 +93,12 @@ impl Egress<'_> {
 
     fn notify(&mut self, notice: &Notice, guest: MacAddr) {
         let mut bytes = [0; notice::MAX_FRAME_LEN];
-        notice.write_frame(NOTICE_SOURCE, guest, self.port.nonce(), &mut bytes);
+        let nonce = self.port.nonce();
+        // Offline notices say nothing of the switch.
+        if !matches!(notice, Notice::Offline { .. }) {
+            self.output.introduce(nonce);
+        }
+        notice.write_frame(NOTICE_SOURCE, guest, nonce, &mut bytes);
         frame::with_slice(VnetHdr::default(), &bytes, |frame| {
             self.show(frame, "notice", Direction::Outbound);
             self.deliver_to_guest(frame);

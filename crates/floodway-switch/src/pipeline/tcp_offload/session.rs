@@ -6,22 +6,23 @@ use floodway_core::l2::origin::is_first_hop;
 use floodway_core::offload::{Config, Packet, Refusal, Side, Verdict};
 use floodway_core::tables::flow_table::FlowId;
 use floodway_core::time::Instant;
+use floodway_wire::name::{Beginning, OPTION_LEN};
 use floodway_wire::tcp::Flags;
-use floodway_wire::{FiveTuple, Meta, pcapng};
+use floodway_wire::{FiveTuple, FlowName, Meta, pcapng};
 
 use super::egress::Egress;
 use super::too_big::TooBig;
 use crate::api::capture::Stage;
 use crate::capture::Watch;
 use crate::frame::describe::{Described, Direction, Trust, describe, hops, is_intact};
-use crate::frame::headers::with_edit;
+use crate::frame::headers::{with_edit, with_option};
 use crate::frame::held::Held;
 use crate::frame::pool::Pool;
 use crate::frame::{self, Frame};
 use crate::pipeline::delivery::Delivery;
 use crate::pipeline::taps;
 use crate::queues::tx::BATCH;
-use crate::state::offload::{GuestEvent, Machine, PortOffload, new_epoch, pool_limit};
+use crate::state::offload::{GuestEvent, Machine, PortOffload, pool_limit};
 use crate::state::port::Port;
 use crate::stats::DropReason;
 use crate::sync::lock_order::Ordered;
@@ -168,6 +169,11 @@ impl<'a> Session<'a> {
         forward: impl FnOnce(&mut Delivery, &Frame<'_>),
     ) -> Result<(), DropReason> {
         let Described { meta, link, segment, .. } = described;
+        if segment.has_room {
+            let may =
+                self.port.reads_names() && self.machine.output.is_introduced(self.port.nonce());
+            self.machine.engine.name_in_syn_acks(may);
+        }
         let verdict = self.run(|engine, pool, now, egress| {
             let keep = || Held::copy(pool, frame, meta);
             let packet = Packet { flow: &meta.flow, found, link, segment };
@@ -196,6 +202,10 @@ impl<'a> Session<'a> {
     ) -> Result<(), DropReason> {
         match verdict {
             Verdict::Pass(edit) if edit.is_empty() => forward(self.delivery, frame),
+            Verdict::Pass(edit) if edit.append_name => {
+                let option = self.name_option(meta);
+                with_option(frame, meta, edit, &option, |frame| forward(self.delivery, frame));
+            }
             Verdict::Pass(edit) => {
                 with_edit(frame, meta, edit, |frame| forward(self.delivery, frame));
             }
@@ -203,6 +213,15 @@ impl<'a> Session<'a> {
             Verdict::Drop(refusal) => return Err(reason(*refusal)),
         }
         Ok(())
+    }
+
+    /// The option that bears the name of the flow of a SYN-ACK from the network.
+    #[cold]
+    fn name_option(&self, meta: &Meta) -> [u8; OPTION_LEN] {
+        let nonce = self.port.nonce();
+        let beginning = meta.tcp().map_or(Beginning { ack: 0, next: 0 }, Beginning::of);
+        let name = FlowName::new(&meta.flow.reversed(), nonce);
+        name.option(nonce, self.machine.output.epoch, beginning)
     }
 
     /// As [`forward`](Self::forward), and tells the engine whether the frame has got into the guest's queue. What is not dropped there has.
@@ -304,7 +323,7 @@ impl<'a> Session<'a> {
         match event {
             GuestEvent::Runs => {
                 // What the guest was told before it stopped is void: notices may have been lost since.
-                self.machine.output.epoch = new_epoch();
+                self.machine.output.renew_epoch();
                 self.run(|engine, _, now, egress| engine.resume(now, egress));
             }
             // It is not known yet whether it needs anything from here.

@@ -303,6 +303,7 @@ fn edit() -> Edit {
         flags: Some(Flags::ACK.with(Flags::CWR)),
         timestamps: Some(TIMESTAMPS),
         strip_sack: true,
+        append_name: false,
     }
 }
 

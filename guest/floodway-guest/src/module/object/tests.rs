@@ -61,6 +61,12 @@ impl Reader {
         Some(u64::from_ne_bytes(*heartbeat[8..].first_chunk().expect("a lifetime")))
     }
 
+    /// The first of another epoch is answered, too, unless there was an answer just before.
+    fn hear(&mut self, frame: &[u8]) {
+        let verdict = self.run(frame).0;
+        assert!([SHOT, REDIRECT].contains(&verdict), "{verdict}");
+    }
+
     fn named(&self) -> usize {
         self.map(MANAGED).keys().count()
     }
@@ -90,9 +96,37 @@ fn a_notice_without_the_nonce_is_answered_with_it_and_not_believed() {
             (&answer[6..12], &answer[12..18]),
             (&GUEST[..], &[0x88, 0xb5, 0x46, 0x57, 1, 4][..])
         );
-        assert_eq!(answer[66..], reader.nonce);
+        assert_eq!((&answer[24..26], &answer[66..]), (&[0, 1][..], &reader.nonce[..]));
     }
     assert_eq!((reader.lifetime_ns(), reader.named()), (None, 0));
+}
+
+/// A switch that a moved guest comes to has its nonce from the one before, and nothing else.
+#[test]
+fn the_first_notice_of_another_epoch_is_answered() {
+    let mut reader = Reader::load();
+    let said = |reader: &mut Reader, epoch: u8| {
+        std::thread::sleep(Duration::from_millis(25));
+        let mut frame = notice(HELLO, 300, &reader.nonce);
+        frame[21] = epoch;
+        let (verdict, answer) = reader.run(&frame);
+        assert_eq!(reader.lifetime_ns(), Some(300_000_000), "it is believed");
+        (verdict == REDIRECT).then_some(answer)
+    };
+    for epoch in [9, 8] {
+        let answer = said(&mut reader, epoch).expect("an answer");
+        assert_eq!((&answer[17..18], &answer[24..26]), (&[4][..], &[0, 1][..]));
+        assert_eq!(answer[66..], reader.nonce);
+        assert!(said(&mut reader, epoch).is_none(), "the same once more");
+    }
+}
+
+/// The kernel's verifier takes it, and sockets go on (nothing is named here).
+#[test]
+fn names_are_read_where_the_kernel_lets_them() {
+    assert!(Reader::load().loaded.reads_names());
+    let plain = Settings { algorithm: Algorithm::Reno, initial_window: None, plain: true };
+    assert!(!Loaded::load(&plain).expect("the kernel takes the programs").reads_names());
 }
 
 #[test]
@@ -108,6 +142,7 @@ fn a_flood_of_forgeries_is_hardly_answered() {
 #[test]
 fn a_notice_with_the_nonce_is_believed_for_a_second_at_most() {
     let mut reader = Reader::load();
+    reader.hear(&notice(HELLO, 300, &reader.nonce));
     for (said_ms, believed_ms) in [(300, 300), (1000, 1000), (1001, 1000), (u16::MAX, 1000)] {
         assert_eq!(reader.run(&notice(HELLO, said_ms, &reader.nonce)).0, SHOT);
         assert_eq!(reader.lifetime_ns(), Some(believed_ms * 1_000_000));

@@ -35,6 +35,8 @@ pub struct TcpConfig {
     pub dctcp: bool,
     /// An option that the switch does not know is in its SYN or SYN-ACK, and in all else that it sends.
     pub unknown_option: (bool, bool),
+    /// Its SYN-ACK has no room for another option.
+    pub full_options: bool,
     /// Receive buffer.
     pub buffer: u32,
     /// Bytes that the application reads in a millisecond; none reads all at once.
@@ -73,6 +75,7 @@ impl Default for TcpConfig {
             forwarded: false,
             dctcp: false,
             unknown_option: (false, false),
+            full_options: false,
             buffer: 1 << 20,
             read_rate: None,
             ack_every: 2,
@@ -290,6 +293,7 @@ impl Endpoint {
         }
         segment.options.unknown = self.config.unknown_option.0;
         segment.forwarded = self.config.forwarded;
+        segment.has_room = answers && !self.config.full_options;
         self.out.push(packet);
         self.syn_sent = now;
         self.syn_at = now + Duration::from_secs(1 << self.syn_retries.min(6));
