@@ -1,7 +1,7 @@
 //! Names of flows, and the TCP option that bears one in a SYN-ACK.
 //!
 //! # Theory of operation
-//! A notice names a flow by its addresses on the wire ([`notice`](crate::notice)). A socket behind NAT inside its guest has
+//! A notice names a flow by its addresses on the wire ([`notice`]). A socket behind NAT inside its guest has
 //! others, and to tell it anything the switch would need a frame of its own before the SYN-ACK. So the switch can put the name into the SYN-ACK
 //! itself, which reaches the very socket that is meant, whatever translates its addresses on the way. That is a *managed* notice
 //! that takes no frame.
