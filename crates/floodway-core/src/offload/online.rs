@@ -131,7 +131,8 @@ impl<B: 'static> Flow<B> {
         if inside {
             // Whoever acknowledges the SYN-ACK has read it, so the quick repetitions are not needed.
             (self.names, self.notice_at) = (QUICK_NAMES, ShortTime::NEVER);
-            call.port.heartbeat_at = call.now + HEARTBEAT_INTERVAL;
+            // The module need not have: what opens a connection in the guest may be no socket of its kernel. So it puts no heartbeat off.
+            call.port.heartbeat_at = call.port.heartbeat_at.min(call.now + HEARTBEAT_INTERVAL);
             call.port.counters.named_in_syn_ack().add(1);
         } else {
             self.name(call);

@@ -32,13 +32,15 @@ impl<B: 'static> Flow<B> {
     /// A SYN of an established connection. A blind one is answered by the guest's challenge ACK (RFC 5961 section 4). A
     /// SYN-ACK may come again, and the guest may have lost the first, so its window is no larger than the grant, and it bears the flow's name.
     pub fn on_late_syn(&self, segment: &Segment, port: &OffloadShared) -> Verdict {
-        let Some(Connection { tx, .. }) = self.connection() else { return Verdict::PASS };
+        let Some(Connection { tx, rx }) = self.connection() else { return Verdict::PASS };
         if !tx.is_online() || !segment.has(Flags::ACK) || segment.ack != tx.snd_una() {
             return Verdict::PASS;
         }
         let granted = tx.granted(tx.snd_una());
         let window = u16::try_from(granted).ok().filter(|&granted| granted < segment.window);
-        let append_name = tx.state != TxState::Leaving && port.may_name_in(segment);
+        // With other numbers its name would be good for another connection.
+        let is_the_same = segment.seq + 1 == rx.peer.nxt;
+        let append_name = is_the_same && tx.state != TxState::Leaving && port.may_name_in(segment);
         port.counters.named_in_syn_ack().add(append_name.into());
         Verdict::Pass(Edit { window, append_name, ..Edit::default() })
     }

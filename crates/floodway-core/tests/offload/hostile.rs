@@ -75,6 +75,7 @@ fn open(switch: &mut Switch, now: Instant, port: u16, window: u16, scale: u8) {
     let mut answer = syn.clone();
     answer.segment.flags = Flags::SYN.with(Flags::ACK);
     answer.segment.ack = Seq(1001);
+    answer.segment.has_room = true;
     switch.peer_sends(now, &flow, &answer);
     let mut ack = answer.clone();
     ack.segment.flags = Flags::ACK;
@@ -127,6 +128,41 @@ fn many_connections_of_a_guest_share_one_budget() {
         switch.offload.counters().flows_refused > 0,
         "a full table refuses what it cannot evict"
     );
+}
+
+/// Whoever opens connections in the guest's name need not be a socket of its kernel, which reads what SYN-ACKs bear.
+#[test]
+fn names_that_nobody_reads_put_no_heartbeat_off() {
+    let mut switch = Switch::new(Config { transmit: true, ..Config::default() });
+    switch.offload.name_in_syn_acks(true);
+    let (mut now, mut heartbeats) = (Instant::from_millis(1), 0);
+    for port in 0..60 {
+        open(&mut switch, now, port, 65_535, 7);
+        switch.flush(now);
+        now += Duration::from_millis(50);
+        switch.on_time(now);
+        let actions = switch.take_actions();
+        heartbeats += actions.iter().filter(|action| matches!(action, Action::Heartbeat)).count();
+    }
+    assert_eq!(switch.offload.counters().named_in_syn_ack, 60);
+    assert!(heartbeats >= 25, "{heartbeats} in 3 s");
+}
+
+/// A name is worth something to whoever has its connection begin with the same numbers.
+#[test]
+fn a_late_syn_ack_with_other_numbers_bears_no_name() {
+    let mut switch = Switch::new(Config { transmit: true, ..Config::default() });
+    switch.offload.name_in_syn_acks(true);
+    let now = Instant::from_millis(1);
+    open(&mut switch, now, 1, 65_535, 7);
+    for (seq, named) in [(1000, 2), (5000, 2), (999, 2)] {
+        let mut again = Packet { segment: Segment::default(), at: 0 };
+        again.segment.flags = Flags::SYN.with(Flags::ACK);
+        (again.segment.seq, again.segment.ack) = (Seq(seq), Seq(1001));
+        again.segment.has_room = true;
+        switch.peer_sends(now, &flow(1), &again);
+        assert_eq!(switch.offload.counters().named_in_syn_ack, named, "{seq}");
+    }
 }
 
 #[test]

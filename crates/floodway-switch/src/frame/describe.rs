@@ -62,7 +62,9 @@ pub(crate) fn describe(frame: &Frame<'_>, direction: Direction) -> Option<Descri
         window: fields.window,
         flags: fields.flags,
         forwarded: false,
-        has_room: name::has_room(fields.flags, options),
+        has_room: meta.payload_len == 0
+            && !frame.vnet.is_gso()
+            && name::has_room(fields.flags, options),
         ae: fields.flags.contains(tcp::Flags::SYN) && has_ae(frame.prefix, &meta),
         ecn: Ecn(meta.traffic_class & 3),
         gso_size: if is_super { gso_size } else { 0 },

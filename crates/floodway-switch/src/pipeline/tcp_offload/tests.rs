@@ -175,6 +175,22 @@ fn the_ae_flag_of_a_syn_and_unknown_options_are_told() {
 }
 
 #[test]
+fn a_syn_ack_has_room_for_a_name_unless_it_has_data_or_is_a_gso_packet() {
+    for v6 in [false, true] {
+        let mut frame = built(v6, true);
+        frame.flags = Flags::SYN.with(Flags::ACK);
+        for (payload, gso_size, has_room) in [(0, 0, true), (1, 0, false), (0, 1448, false)] {
+            let bytes = frame.build_partial(&pattern(1, payload));
+            frame::with_slice(partial(&bytes, gso_size), &bytes, |frame| {
+                let described = describe(frame, Direction::FromNetwork);
+                let found = described.is_some_and(|described| described.segment.has_room);
+                assert_eq!(found, has_room, "{payload} bytes, GSO {gso_size}");
+            });
+        }
+    }
+}
+
+#[test]
 fn urgent_pointers_count_from_their_range() {
     let mut bytes = built(false, false).build_partial(&pattern(1, 4000));
     let transport = usize::from(parse(&bytes, bytes.len()).unwrap().transport_offset);
