@@ -65,26 +65,37 @@ static long try_heartbeat(void *map, __u32 *ifindex, struct heartbeat *heartbeat
 	return 1;
 }
 
-static __always_inline void read_name(struct bpf_sock_ops *skops, const struct name_option *option)
+/* Gives a socket its name. One that was connected before may have another one. */
+static __always_inline void give_name(struct bpf_sock *sk, __u64 name)
+{
+	__u64 *given = bpf_sk_storage_get(&names, sk, &name, BPF_SK_STORAGE_GET_F_CREATE);
+
+	if (given)
+		*given = name;
+}
+
+/* Returns true if the option is believed: the socket has its name. */
+static __always_inline bool read_name(struct bpf_sock_ops *skops, struct bpf_sock *sk,
+				      const struct name_option *option)
 {
 	struct search search = {
 		.tagged = { .ack = bpf_htonl(skops->snd_una), .next = bpf_htonl(skops->rcv_nxt) },
 		.tag = option->tag,
 	};
-	struct bpf_sock *sk = skops->sk;
 	__u64 name;
 
 	__builtin_memcpy(&name, option->name, sizeof(name));
 	search.tagged.name = name;
 	bpf_for_each_map_elem(&heartbeats, try_heartbeat, &search, 0);
-	if (!search.ifindex || !sk) {
+	if (!search.ifindex) {
 		count(COUNTER_UNAUTHENTIC_NAME);
-		return;
+		return false;
 	}
 	count(COUNTER_NAMED);
 	greet(search.ifindex, search.tagged.epoch, NAME_LIFETIME_NS);
 	manage(name, search.tagged.epoch, search.ifindex);
-	bpf_sk_storage_get(&names, sk, &name, BPF_SK_STORAGE_GET_F_CREATE);
+	give_name(sk, name);
+	return true;
 }
 
 SEC("sockops")
@@ -95,10 +106,14 @@ int floodway_names(struct bpf_sock_ops *skops)
 		.len = NAME_SEARCH_LEN,
 		.exid = bpf_htons(NAME_EXID),
 	};
+	struct bpf_sock *sk = skops->sk;
 
-	if (skops->op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB &&
-	    bpf_load_hdr_opt(skops, &option, sizeof(option), 0) == sizeof(option))
-		read_name(skops, &option);
+	if (skops->op != BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB || !sk)
+		return 1;
+	if (bpf_load_hdr_opt(skops, &option, sizeof(option), 0) != sizeof(option) ||
+	    !read_name(skops, sk, &option))
+		/* What the socket was connected to before. */
+		bpf_sk_storage_delete(&names, sk);
 	return 1;
 }
 

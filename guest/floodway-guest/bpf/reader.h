@@ -8,7 +8,7 @@
  * Anybody on a network can send such frames to a guest that is not behind a switch of ours. So a notice counts only if it bears the
  * nonce that was drawn when the module was installed. One that does not is turned into the frame that says the nonce, and
  * goes back: to the nearest bridge, whose group address no bridge forwards, and now and then only, since others may cause it.
- * The first notice of another epoch is answered in the same way, though it is believed: a switch that a moved guest comes to has been told the nonce, but not
+ * A notice of an epoch that was not answered yet is answered in the same way, though it is believed: a switch that a moved guest comes to has been told the nonce, but not
  * what the module can do.
  * However long a notice claims to be valid, it is believed for MAX_LIFETIME_MS.
  */
@@ -38,12 +38,18 @@
 
 enum notice_kind { NOTICE_HEARTBEAT = 1, NOTICE_MANAGED = 2, NOTICE_OFFLINE = 3, NOTICE_NONCE = 4 };
 
-/* When the nonce was said last. */
+/* When the nonce was said last, and to which incarnation of the switch. */
+struct answered {
+	__u64 at; /* bpf_ktime_get_ns() */
+	__be32 epoch;
+	__u32 zero;
+};
+
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, MAX_INTERFACES);
 	__type(key, __u32); /* ifindex */
-	__type(value, __u64); /* bpf_ktime_get_ns() */
+	__type(value, struct answered);
 } answers SEC(".maps");
 
 struct notice {
@@ -113,18 +119,26 @@ static __always_inline bool is_authentic(struct __sk_buff *skb)
 }
 
 /* Whether the nonce was not said for a while, and is said now. */
-static __always_inline bool may_answer(__u32 ifindex)
+static __always_inline bool may_answer(__u32 ifindex, __be32 epoch)
 {
-	__u64 now = bpf_ktime_get_ns();
-	__u64 *last = bpf_map_lookup_elem(&answers, &ifindex);
+	struct answered now = { .at = bpf_ktime_get_ns(), .epoch = epoch };
+	struct answered *last = bpf_map_lookup_elem(&answers, &ifindex);
 
-	if (last && now - *last < ANSWER_INTERVAL_NS)
+	if (last && now.at - last->at < ANSWER_INTERVAL_NS)
 		return false;
 	return bpf_map_update_elem(&answers, &ifindex, &now, BPF_ANY) == 0;
 }
 
+/* Whether this incarnation of the switch has been answered. */
+static __always_inline bool is_answered(__u32 ifindex, __be32 epoch)
+{
+	struct answered *last = bpf_map_lookup_elem(&answers, &ifindex);
+
+	return last && last->epoch == epoch;
+}
+
 /* Turns a notice into the frame that says the nonce, and what the module can do. */
-static __always_inline int answer(struct __sk_buff *skb)
+static __always_inline int answer(struct __sk_buff *skb, __be32 epoch)
 {
 	const __u8 nearest_bridge[6] = { 0x01, 0x80, 0xc2, 0x00, 0x00, 0x0e };
 	__be16 features = config.reads_names ? bpf_htons(NOTICE_READS_NAMES) : 0;
@@ -134,7 +148,7 @@ static __always_inline int answer(struct __sk_buff *skb)
 	/* A shorter one is an older switch's, which knows no nonces. */
 	if (skb->len < NOTICE_END || bpf_skb_load_bytes(skb, 0, own, sizeof(own)) || own[0] & 1)
 		return TC_ACT_SHOT;
-	if (!may_answer(skb->ifindex))
+	if (!may_answer(skb->ifindex, epoch))
 		return TC_ACT_SHOT;
 	if (bpf_skb_store_bytes(skb, 0, nearest_bridge, sizeof(nearest_bridge), 0) ||
 	    bpf_skb_store_bytes(skb, sizeof(own), own, sizeof(own), 0) ||
@@ -165,21 +179,12 @@ static __always_inline bool read_notice(struct __sk_buff *skb, const struct noti
 	}
 }
 
-/* The epoch of the latest heartbeat, or 0. */
-static __always_inline __u32 latest_epoch(__u32 ifindex)
-{
-	struct heartbeat *heartbeat = bpf_map_lookup_elem(&heartbeats, &ifindex);
-
-	return heartbeat ? heartbeat->epoch : 0;
-}
-
 /* Frames that are not for us go on to the interface's other classifiers (TC_ACT_OK would end them). */
 SEC("tc")
 int floodway_notices(struct __sk_buff *skb)
 {
 	struct notice notice;
 	__be16 magic;
-	__u32 epoch;
 
 	if (skb->protocol != bpf_htons(NOTICE_ETHERTYPE))
 		return TC_ACT_UNSPEC;
@@ -193,12 +198,11 @@ int floodway_notices(struct __sk_buff *skb)
 	}
 	if (!is_authentic(skb)) {
 		count(COUNTER_UNAUTHENTIC);
-		return answer(skb);
+		return answer(skb, notice.epoch);
 	}
-	epoch = latest_epoch(skb->ifindex);
 	if (!read_notice(skb, &notice))
 		count(COUNTER_MALFORMED);
-	return latest_epoch(skb->ifindex) == epoch ? TC_ACT_SHOT : answer(skb);
+	return is_answered(skb->ifindex, notice.epoch) ? TC_ACT_SHOT : answer(skb, notice.epoch);
 }
 
 #endif
