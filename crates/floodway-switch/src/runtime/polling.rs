@@ -7,7 +7,7 @@
 //! **Short gaps**, up to the limit (`poll_us`), cost less to poll through than a wake-up does. The last sleep tells whether there are any: one that ended within
 //! the limit would have been avoided by polling, so the
 //! budget doubles; a longer one would not, so the budget is halved, down to none. (KVM adapts its
-//! halt polling by the same signal.) A sleep that a timer has ended could have been longer: a long one tells as much, a short one nothing.
+//! halt polling by the same signal.) A sleep that a timer has ended could have been longer: a long one tells as much, a short one nothing, nor does a doze (below).
 //!
 //! **Long gaps**, up to [`REACH`] limits, are those in which a guest works on what it sends next: 100 to 300 µs for a burst of GSO packets. To sleep there costs not
 //! only the wake-up: the guest kicks, and the worker comes back to cold caches, for each burst. A mean of the recent long gaps says how long the next
@@ -201,7 +201,8 @@ impl Polling {
     /// The worker has slept for `slept` after it had polled in vain, until something came or, otherwise, until a timer.
     pub fn adapt(&mut self, slept: Duration, something_came: bool) {
         let is_short = slept <= self.limit;
-        if is_short && !something_came {
+        // A doze was meant to be long.
+        if !something_came && (is_short || self.gap == Gap::Dozing) {
             return;
         }
         self.budget = if is_short {
@@ -329,9 +330,24 @@ mod tests {
             let (now, ran) = (host.now, host.worked + host.polled);
             assert_eq!(host.bursts(100, work, gap), 0, "{gap} us");
             let ran = Duration::from_micros(host.worked + host.polled - ran);
-            // The gap's last limit, besides work.
-            let least = Duration::from_micros(100 * (work + 50));
+            // The gap's first and last limit, besides work.
+            let least = Duration::from_micros(100 * (work + 100));
             assert!(ran < least + least / 10, "{ran:?} in {:?}", host.now.since(now));
+        }
+    }
+
+    #[test]
+    fn short_gaps_within_a_burst_are_polled_through_although_it_was_dozed_before() {
+        for short in [3, 8, 20, 40] {
+            let mut host = Host::new();
+            let burst = |host: &mut Host| {
+                (0..12).for_each(|_| host.burst(8, short));
+                host.burst(8, 1500);
+            };
+            (0..50).for_each(|_| burst(&mut host));
+            let before = host.sleeps;
+            (0..100).for_each(|_| burst(&mut host));
+            assert_eq!(host.sleeps, before, "gaps of {short} us");
         }
     }
 

@@ -181,7 +181,7 @@ impl Worker {
         }
         let before = mem::replace(now, self.shared.now());
         busy |= self.run_timers(forwarder, *now);
-        if self.polled.begin_look(*now) {
+        if self.polled.begin_look(*now, !busy) {
             self.look_at_ports(*now);
         }
         if *now >= *next_housekeeping {

@@ -8,7 +8,7 @@
 //! the same reasons for which a worker wakes up:
 //!
 //! - its guest kicks: the worker takes events every [`LOOK_EVERY`] while any port is parked and it does not sleep, or whenever it looks at the clock while all
-//!   are, and an event names its port;
+//!   are and it has no work, and an event names its port;
 //! - a ring was set up, or another thread has left something for a port: the event of the worker's own descriptor, after which all
 //!   ports are polled;
 //! - a timer is due, or work was left for the port's next turn: these are published as deadlines ([`crate::sync::deadline`]).
@@ -69,10 +69,11 @@ impl PolledPorts {
         self.is_busy[port] = true;
     }
 
-    /// Returns `true` if it is time to look for ports to park, and for events of those that are. With nothing to poll there is nothing else to do.
+    /// Returns `true` if it is time to look for ports to park, and for events of those that are. A worker without work and with nothing to poll has
+    /// nothing else to do.
     #[inline]
-    pub(super) fn begin_look(&mut self, now: Instant) -> bool {
-        let is_due = now >= self.next_look || (self.polled.is_empty() && self.has_parked());
+    pub(super) fn begin_look(&mut self, now: Instant, is_idle: bool) -> bool {
+        let is_due = now >= self.next_look || (is_idle && self.polled.is_empty());
         if is_due {
             self.next_look = now + LOOK_EVERY;
         }
@@ -143,7 +144,7 @@ mod tests {
     #[test]
     fn events_are_taken_at_intervals() {
         let mut ports = PolledPorts::new(std::iter::empty(), at(0));
-        let looks = (0..1000).filter(|&us| ports.begin_look(at(us))).count();
+        let looks = (0..1000).filter(|&us| ports.begin_look(at(us), false)).count();
         assert_eq!(looks, 20);
     }
 }

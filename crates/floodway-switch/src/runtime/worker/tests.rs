@@ -490,15 +490,15 @@ fn with_all_ports_parked_each_look_at_the_clock_is_one_for_kicks() {
     let mut scene = Scene::new(vec![plain(), plain()]);
     let late = |us| Instant::ZERO + Duration::from_secs(100) + Duration::from_micros(us);
     while scene.poll() {}
-    assert!(scene.worker.polled.begin_look(late(0)));
-    assert!(!scene.worker.polled.begin_look(late(1)));
+    assert!(scene.worker.polled.begin_look(late(0), true));
+    assert!(!scene.worker.polled.begin_look(late(1), true));
     scene.worker.look_at_ports(late(1000));
     assert!(scene.worker.polled.list().is_empty());
-    assert!(
-        scene.worker.polled.begin_look(late(1000)) && scene.worker.polled.begin_look(late(1001))
-    );
-    scene.worker.poll_port(1, late(1001));
-    assert!(!scene.worker.polled.begin_look(late(1002)));
+    let mut is_look = |us, is_idle| scene.worker.polled.begin_look(late(us), is_idle);
+    assert!(is_look(1000, true) && is_look(1001, true));
+    assert!(!is_look(1002, false), "an uplink has work");
+    scene.worker.poll_port(1, late(1002));
+    assert!(!scene.worker.polled.begin_look(late(1003), true));
 }
 
 /// Frames that came between the last look and the wish for kicks bring none.
