@@ -372,6 +372,8 @@ static bool serve(struct traffic *t, struct counters *all)
 	while (!stopped && (fields = scanf("%lf %lf", &settle, &seconds)) == 2) {
 		struct counters before = { 0 }, measured = { 0 };
 
+		/* A switch forgets an address that it does not see for long. */
+		announce(&t->b, FRAME_ADDRESS_B);
 		move(t, &before, settle);
 		move(t, &measured, seconds);
 		add(all, &before);

@@ -221,6 +221,11 @@ pub fn caveats(results: &Results) -> Vec<String> {
             slices.len()
         ));
     }
+    let lost = slices.iter().filter_map(|slice| Some(slice.measurement.exchanges.as_ref()?.lost));
+    let lost: u64 = lost.sum();
+    if lost > 0 {
+        caveats.push(format!("{lost} exchanges were given up after 200 ms, and count as so long"));
+    }
     for carried in results.carried.iter().filter(|carried| carried.totals.loss() > LOSSY) {
         caveats.push(format!(
             "{} on {}: {:.1} % of the frames were lost; rates count what arrived",

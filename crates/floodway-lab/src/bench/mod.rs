@@ -22,7 +22,7 @@
 //!
 //! Bursts are how real guests send. There a switch that sleeps in the pauses saves its CPU time for VMs, and pays with a kick and a wake-up for each burst:
 //! Floodway has its defaults then, and is compared with switches that always poll, itself among them. The rate is that of the exchanges, pauses left
-//! out; CPU time is that of all threads of the switch.
+//! out; CPU time is that of all threads of the processes that move frames.
 //!
 //! A machine without huge pages, DPDK or a second core is not an error: the benchmark, or the one
 //! switch, is skipped with the reason. A frame that arrives damaged, cut or out of order is an error.

@@ -1,6 +1,6 @@
 //! Slices in turns: all switches and their clients are alive, and one switch at a time moves frames.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use floodway_report::provenance::ProcessorTime;
@@ -29,7 +29,7 @@ pub struct Slice {
     pub number: u32,
     pub measurement: Measurement,
     pub disturbance: Disturbance,
-    /// CPU time of the switch by the slice's time: 1 is a core.
+    /// CPU time of the switch's processes that move frames by the slice's time: 1 is a core.
     pub switch_cpu: f64,
     pub tsc_hz: u64,
 }
@@ -89,18 +89,31 @@ struct Entry<'a> {
 }
 
 impl Entry<'_> {
-    /// Measures a slice while the switch runs.
+    /// Measures a slice, in which the switch runs.
     fn slice(&mut self, case: &Case, number: u32, settle: Duration, args: &Args) -> Result<Slice> {
+        let switch = &self.contestant.switch;
+        switch.resume()?;
+        let slice = self.measure(case, number, settle, args);
+        switch.pause()?;
+        slice
+    }
+
+    fn measure(
+        &mut self,
+        case: &Case,
+        number: u32,
+        settle: Duration,
+        args: &Args,
+    ) -> Result<Slice> {
         let Contestant { kind, switch, .. } = self.contestant;
         let time = Duration::from_millis(args.slice_ms.into());
-        switch.resume()?;
         let (pids, processors) = (switch.pids(), ProcessorTime::read());
+        let start = Instant::now();
         let before = PollerTime::read(&pids)?;
         let measurement = self.client.measure(settle, time)?;
-        let after = PollerTime::read(&pids)?;
+        let (after, took) = (PollerTime::read(&pids)?, start.elapsed());
         let steal = processors.zip(ProcessorTime::read());
         let steal = steal.and_then(|(before, after)| after.steal_since(before)).unwrap_or(0.0);
-        switch.pause()?;
         let waited = if kind.takes_turns() { 0.0 } else { after.waited_since(&before) };
         let strangers = waited.max(measurement.client_waited());
         Ok(Slice {
@@ -109,7 +122,7 @@ impl Entry<'_> {
             number,
             measurement,
             disturbance: Disturbance { steal, strangers },
-            switch_cpu: after.ran_since(&before).as_secs_f64() / (settle + time).as_secs_f64(),
+            switch_cpu: after.ran_since(&before).as_secs_f64() / took.as_secs_f64(),
             tsc_hz: self.client.tsc_hz,
         })
     }
@@ -118,8 +131,9 @@ impl Entry<'_> {
     fn finish(self, case: &Case) -> Result<Carried> {
         let Self { contestant: Contestant { kind, switch, .. }, client } = self;
         switch.resume()?;
-        let totals = client.finish()?;
+        let totals = client.finish();
         switch.pause()?;
+        let totals = totals?;
         if let Some(damage) = totals.damage() {
             bail!("{damage}");
         }
