@@ -115,15 +115,17 @@ impl Polling {
         !self.limit.is_zero() && (self.gap != Gap::Slept || !self.budget.is_zero())
     }
 
-    /// There was work until `now`. `cpu` returns the time for which this thread has run.
+    /// There was work from `began` until `now`. `cpu` returns the time for which this thread has run.
     #[inline]
-    pub fn note_work(&mut self, now: Instant, cpu: impl FnOnce() -> Duration) {
-        let since = now.as_nanos().saturating_sub(self.last_work.as_nanos());
-        if self.gap == Gap::None {
-            self.earned = self.earned.saturating_add(EARNED * since).min(self.reach);
-        } else {
-            self.end_gap(since, cpu);
+    pub fn note_work(&mut self, began: Instant, now: Instant, cpu: impl FnOnce() -> Duration) {
+        let mut from = self.last_work;
+        if self.gap != Gap::None {
+            // A burst may be a single round, which ends the gap by its beginning.
+            from = began.max(from);
+            self.end_gap(from.nanos_since(self.last_work), cpu);
         }
+        let worked = now.nanos_since(from);
+        self.earned = self.earned.saturating_add(EARNED * worked).min(self.reach);
         self.last_work = now;
     }
 
@@ -264,12 +266,21 @@ mod tests {
 
         /// Work of `work` microseconds, and then none for `gap` microseconds.
         fn burst(&mut self, work: u64, gap: u64) {
-            for _ in 0..work {
-                self.now += US;
-                self.worked += 1;
-                let cpu = self.cpu();
-                self.polling.note_work(self.now, || cpu);
-            }
+            (0..work).for_each(|_| self.round(1));
+            self.pause(gap);
+        }
+
+        /// A round with work of `work` microseconds.
+        fn round(&mut self, work: u64) {
+            let began = self.now;
+            self.now += Duration::from_micros(work);
+            self.worked += work;
+            let cpu = self.cpu();
+            self.polling.note_work(began, self.now, || cpu);
+        }
+
+        /// No work for `gap` microseconds.
+        fn pause(&mut self, gap: u64) {
             let end = self.now + Duration::from_micros(gap);
             while self.now < end {
                 self.now += US;
@@ -305,6 +316,22 @@ mod tests {
             let mut host = Host::new();
             host.bursts(30, 250, gap);
             assert_eq!(host.bursts(100, 250, gap), 0, "{gap} us");
+        }
+    }
+
+    /// All frames of a burst are in one batch.
+    #[test]
+    fn a_burst_of_one_round_earns_what_one_of_many_does() {
+        for (work, gap) in [(250, 300), (110, 1500)] {
+            let mut host = Host::new();
+            let burst = |host: &mut Host| {
+                host.round(work);
+                host.pause(gap);
+            };
+            (0..50).for_each(|_| burst(&mut host));
+            let before = host.sleeps;
+            (0..100).for_each(|_| burst(&mut host));
+            assert_eq!(host.sleeps, before, "{gap} us");
         }
     }
 
@@ -448,7 +475,8 @@ mod tests {
         polling.adapt(Duration::ZERO, true);
         assert_eq!(polling.budget, Duration::ZERO);
         for us in 1..1000 {
-            polling.note_work(Instant::ZERO + us * US, || Duration::ZERO);
+            let now = Instant::ZERO + us * US;
+            polling.note_work(now, now, || Duration::ZERO);
         }
         assert!(!polling.is_polling());
         assert_eq!(polling.next(Instant::ZERO + 1000 * US, || Duration::ZERO), Next::Sleep);

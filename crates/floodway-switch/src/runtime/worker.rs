@@ -191,7 +191,7 @@ impl Worker {
         if busy {
             self.stats.busy_polls.add(1);
             self.stats.rounds.observe_nanos(now.nanos_since(before), 1);
-            self.polling.note_work(*now, thread_time);
+            self.polling.note_work(before, *now, thread_time);
             return;
         }
         let until = match self.polling.next(*now, thread_time) {
