@@ -116,10 +116,10 @@ impl Guest {
         let answers = PacketSocket::open(self.interface_index(), notice::ETHERTYPE);
         wait_until("the nonce", || {
             self.send(Notice::Heartbeat { epoch: 1, lifetime: LIFETIME });
-            let said = answers.recv().and_then(|said| GuestNonce::parse(&said).ok());
-            self.nonce.store(said.map_or(0, |said| said.nonce), Ordering::Relaxed);
-            assert!(said.is_none_or(|said| said.reads_names));
-            said.is_some()
+            let answer = answers.recv().and_then(|answer| GuestNonce::parse(&answer).ok());
+            self.nonce.store(answer.map_or(0, |answer| answer.nonce), Ordering::Relaxed);
+            assert!(answer.is_none_or(|answer| answer.reads_names));
+            answer.is_some()
         });
     }
 

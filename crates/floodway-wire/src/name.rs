@@ -6,7 +6,7 @@
 //! itself, which reaches the very socket that is meant, whatever translates its addresses on the way. That is a *managed* notice
 //! that takes no frame.
 //!
-//! **The name** is 64 bits that both ends compute from what notices have always said: SipHash-2-4 of the bytes 12 to 51 of a notice, under the guest's
+//! **The name** is 64 bits that both ends compute from the bytes that name a flow in notices: SipHash-2-4 of the bytes 12 to 51 of a notice, under the guest's
 //! nonce. So neither the format of notices changes nor has the switch anything to keep; the guest's module knows flows by their names alone, and
 //! a later notice finds the socket that has been given the name. Who does not know the nonce can neither compute a name nor look for two flows with the same one;
 //! that two of 2^14 have the same by chance has a probability of 2^-37.

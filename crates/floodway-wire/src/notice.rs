@@ -298,31 +298,31 @@ mod tests {
     #[test]
     fn a_guest_says_its_nonce_to_the_nearest_bridge_and_the_switch_repeats_it() {
         let guest = GuestNonce { nonce: NONCE, reads_names: true };
-        let mut said = [0xff; MAX_FRAME_LEN];
-        guest.write_frame(GUEST, &mut said);
+        let mut bytes = [0xff; MAX_FRAME_LEN];
+        guest.write_frame(GUEST, &mut bytes);
         let link = [1, 0x80, 0xc2, 0, 0, 0x0e, 2, 0, 0, 0, 0, 2, 0x88, 0xb5];
-        assert_eq!((&said[..14], &said[14..18]), (&link[..], &[0x46, 0x57, 1, 4][..]));
-        assert_eq!(said[24..26], [0, 1]);
-        assert_eq!(GuestNonce::parse(&said), Ok(guest));
-        assert!(Notice::parse(&said).is_err(), "it is no notice of a switch");
+        assert_eq!((&bytes[..14], &bytes[14..18]), (&link[..], &[0x46, 0x57, 1, 4][..]));
+        assert_eq!(bytes[24..26], [0, 1]);
+        assert_eq!(GuestNonce::parse(&bytes), Ok(guest));
+        assert!(Notice::parse(&bytes).is_err(), "it is no notice of a switch");
         let heartbeat = frame(&Notice::Heartbeat { epoch: 1, lifetime: DEFAULT_LIFETIME });
         assert_eq!(nonce(&heartbeat), Some(NONCE));
         assert!(GuestNonce::parse(&heartbeat).is_err());
-        for end in 0..said.len() {
-            assert!(GuestNonce::parse(&said[..end]).is_err());
+        for end in 0..bytes.len() {
+            assert!(GuestNonce::parse(&bytes[..end]).is_err());
             assert_eq!(nonce(&heartbeat[..end]), None);
         }
-        said[66..].fill(0);
-        assert!(GuestNonce::parse(&said).is_err());
+        bytes[66..].fill(0);
+        assert!(GuestNonce::parse(&bytes).is_err());
     }
 
     /// An older one answers a notice of the switch with the same bytes but kind and nonce, and the switch has sent zero there.
     #[test]
     fn an_older_module_reads_no_names() {
-        let mut said =
+        let mut bytes =
             frame(&Notice::Managed { epoch: 1, lifetime: DEFAULT_LIFETIME, flow: flow() });
-        said[17] = 4;
-        assert_eq!(GuestNonce::parse(&said), Ok(GuestNonce { nonce: NONCE, reads_names: false }));
+        bytes[17] = 4;
+        assert_eq!(GuestNonce::parse(&bytes), Ok(GuestNonce { nonce: NONCE, reads_names: false }));
     }
 
     #[test]

@@ -103,7 +103,7 @@ impl<B: 'static> Flow<B> {
         online
     }
 
-    /// Takes the flow online if that is possible now; returns whether it was. The module has yet to be told.
+    /// Takes the flow online if that is possible now, without a notice to the module. Returns `true` if it is online then.
     pub fn enter_online<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) -> bool {
         let closing = self.is_closing();
         let Phase::Established(connection) = &mut self.phase else { return false };

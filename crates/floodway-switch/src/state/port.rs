@@ -299,7 +299,7 @@ impl Port {
         self.nonce.load(Ordering::Relaxed)
     }
 
-    /// Returns `true` if the guest has said that its module reads names in SYN-ACKs.
+    /// Returns `true` if the guest has announced that its module reads names in SYN-ACKs.
     #[must_use]
     pub fn reads_names(&self) -> bool {
         self.reads_names.load(Ordering::Relaxed)

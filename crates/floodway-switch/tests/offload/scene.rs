@@ -203,8 +203,8 @@ fn relay(
         {
             if seen.note(&frame) {
                 if notice::nonce(&frame).is_none() {
-                    let said = guest_nonce(seen.reads_names.load(Relaxed));
-                    waiting.push_back((VnetHdr::default(), said));
+                    let answer = guest_nonce(seen.reads_names.load(Relaxed));
+                    waiting.push_back((VnetHdr::default(), answer));
                 }
             } else {
                 note_name(seen, &vnet, &frame);

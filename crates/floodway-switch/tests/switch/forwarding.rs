@@ -387,11 +387,11 @@ fn notices_of_guests_are_dropped_and_counted() {
 fn a_guests_nonce_goes_to_nobody_else() {
     let net = Net::of(2);
     let [mut a, mut b] = [1, 2].map(|n| net.boot(n, GuestConfig::default()));
-    let mut said = [0; notice::MAX_FRAME_LEN];
-    GuestNonce { nonce: 7, reads_names: true }.write_frame(mac(1), &mut said);
-    a.send(&said);
+    let mut frame = [0; notice::MAX_FRAME_LEN];
+    GuestNonce { nonce: 7, reads_names: true }.write_frame(mac(1), &mut frame);
+    a.send(&frame);
     // Under a tag it is not the module's, which sends none.
-    a.send(&[&said[..12], &[0x81, 0, 0, 5], &said[12..]].concat());
+    a.send(&[&frame[..12], &[0x81, 0, 0, 5], &frame[12..]].concat());
     let fence = numbered(1, 2, 0, 64);
     a.send(&fence);
     b.expect(&fence);

@@ -105,7 +105,7 @@ fn a_notice_without_the_nonce_is_answered_with_it_and_not_believed() {
 #[test]
 fn the_first_notice_of_another_epoch_is_answered() {
     let mut reader = Reader::load();
-    let said = |reader: &mut Reader, epoch: u8| {
+    let hear_epoch = |reader: &mut Reader, epoch: u8| {
         std::thread::sleep(Duration::from_millis(25));
         let mut frame = notice(HELLO, 300, &reader.nonce);
         frame[21] = epoch;
@@ -115,10 +115,10 @@ fn the_first_notice_of_another_epoch_is_answered() {
     };
     // Of epoch 9 was the notice that was answered first.
     for epoch in [8, 7] {
-        let answer = said(&mut reader, epoch).expect("an answer");
+        let answer = hear_epoch(&mut reader, epoch).expect("an answer");
         assert_eq!((&answer[17..18], &answer[24..26]), (&[4][..], &[0, 1][..]));
         assert_eq!(answer[66..], reader.nonce);
-        assert!(said(&mut reader, epoch).is_none(), "the same once more");
+        assert!(hear_epoch(&mut reader, epoch).is_none(), "the same once more");
     }
 }
 
