@@ -314,9 +314,14 @@ fn publish(args: &Args, cases: &[Case], results: &Results, run: &Provenance) -> 
     run.write(&out)?;
     write_slices(&out, results)?;
     let table = figures::table(cases, &kinds, &results.slices);
+    show(args, &report, &table, &out)
+}
+
+/// Prints the table and the notes, or the report as `--json` has it, and where the report is.
+fn show(args: &Args, report: &Report, table: &str, out: &Path) -> Result<()> {
     if args.json {
         eprintln!("{table}");
-        println!("{}", serde_json::to_string_pretty(&report)?);
+        println!("{}", serde_json::to_string_pretty(report)?);
     } else {
         println!("{table}");
         report.notes.iter().for_each(|note| println!("{note}"));

@@ -46,7 +46,7 @@ use serde::Serialize;
 
 use super::hugepages::Reservation;
 use super::peer::PeerKind;
-use super::{Args, DPDK_TABLES_MIB, check_cores};
+use super::{Args, DPDK_TABLES_MIB, check_cores, show};
 use floodway_switch::testing::memory::Pages;
 use kind::Kind;
 use slices::Slice;
@@ -183,15 +183,7 @@ fn publish(args: &Args, results: &Results, run: &Provenance) -> Result<()> {
     let text = serde_json::to_string_pretty(&results.cases)? + "\n";
     fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     let table = figures::table(&results.cases);
-    if args.json {
-        eprintln!("{table}");
-        println!("{}", serde_json::to_string_pretty(&report)?);
-    } else {
-        println!("{table}");
-        report.notes.iter().for_each(|note| println!("{note}"));
-    }
-    eprintln!("report: {}", out.join(report::REPORT_FILE).display());
-    Ok(())
+    show(args, &report, &table, &out)
 }
 
 fn host(args: &Args) -> BTreeMap<String, serde_json::Value> {
