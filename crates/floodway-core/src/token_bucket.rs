@@ -48,6 +48,13 @@ impl TokenBucket {
         }
     }
 
+    /// Returns what [`take`](Self::take) would, and takes nothing. Unlike [`available`](Self::available) it does not divide.
+    #[inline]
+    #[must_use]
+    pub fn has(&self, n: u64, now: Instant) -> bool {
+        self.level_at(now) >= u128::from(n) * UNITS_PER_TOKEN
+    }
+
     /// Whole tokens that are there at `now`.
     #[must_use]
     pub fn available(&self, now: Instant) -> u64 {

@@ -3,6 +3,7 @@
 //! A time is that of one frame in a batch of 32.
 //!
 //! - `forward`: guests and switch in one thread. Rings and frames stay in the cache of its core.
+//! - `guarded`: the same between ports with what guards them.
 //! - `cold`: the same with a receiver that comes back to a buffer after 24 MiB of others, so that frames are written to memory that is in no
 //!   cache of the core.
 //! - `apart`: the guests on another core, as on a real host: what they write comes from their core's cache, and what the switch has read
@@ -21,8 +22,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use floodway_core::l2::{NetworkId, PortKind};
-use floodway_switch::config::{Config, PortConfig, WorkerConfig};
+use floodway_core::l2::{NetworkId, PortKind, Rate};
+use floodway_switch::config::{Config, LimitConfig, PortConfig, WorkerConfig};
 use floodway_switch::pipeline::forward::Forwarder;
 use floodway_switch::queues::ring::Ring;
 use floodway_switch::queues::tx::{BATCH, Batch};
@@ -30,7 +31,7 @@ use floodway_switch::queues::virtqueue::Virtqueue;
 use floodway_switch::runtime::polling::Polling;
 use floodway_switch::runtime::worker::{Progress, Worker};
 use floodway_switch::state::shared::Shared;
-use floodway_switch::testing::frames::{mac, numbered, partial, pattern, tcp};
+use floodway_switch::testing::frames::{ipv4, mac, numbered, partial, pattern, tcp};
 use floodway_switch::testing::{Guest, GuestConfig, TxShape};
 use floodway_switch::vhost::features;
 use floodway_wire::MacAddr;
@@ -43,9 +44,13 @@ fn port(n: u8) -> PortConfig {
 
 /// The switch of `ports` ports, without threads.
 fn shared(ports: u8) -> Arc<Shared> {
+    shared_by((1..=ports).map(port).collect())
+}
+
+fn shared_by(ports: Vec<PortConfig>) -> Arc<Shared> {
     let config = Config {
         workers: vec![WorkerConfig { core: None, poll: Duration::ZERO }],
-        ports: (1..=ports).map(port).collect(),
+        ports,
         ..Config::default()
     };
     Shared::without_threads(&config).expect("a switch")
@@ -205,7 +210,10 @@ struct Switch {
 
 impl Switch {
     fn new() -> Self {
-        let shared = shared(2);
+        Self::with(shared(2))
+    }
+
+    fn with(shared: Arc<Shared>) -> Self {
         let forwarder = Forwarder::new(Arc::clone(&shared));
         Self { shared, forwarder, batch: Batch::default() }
     }
@@ -278,6 +286,47 @@ fn forward(c: &mut Criterion) {
         let mut switch = Switch::new();
         group.throughput(Throughput::Bytes(frame.len() as u64));
         let mut guests = Guests::new(&switch.shared, shape, vnet, vec![frame]);
+        group.bench_function(name, |b| b.iter_custom(|n| switch.run(&mut guests, n)));
+    }
+}
+
+/// Guards the port of a VM.
+type Guard = fn(&mut PortConfig, u8);
+
+/// One by one and together.
+const GUARDS: [(&str, &[Guard]); 4] = [
+    ("addresses", &[guard_addresses]),
+    ("rate limits", &[limit_rates]),
+    ("offload", &[offload]),
+    ("all", &[guard_addresses, limit_rates, offload]),
+];
+
+fn guard_addresses(port: &mut PortConfig, n: u8) {
+    (port.ips, port.allow_router, port.allow_dhcp_server) = (vec![ipv4(n)], false, false);
+}
+
+/// Limits that nothing reaches.
+fn limit_rates(port: &mut PortConfig, _: u8) {
+    let rate = Rate { bytes: Some(125_000_000_000), burst: None, packets: Some(1 << 32) };
+    port.limit = LimitConfig { tx: rate, rx: rate };
+}
+
+fn offload(port: &mut PortConfig, _: u8) {
+    (port.offload.transmit, port.offload.receive) = (true, true);
+}
+
+/// Frames of 64 bytes between guarded ports.
+fn guarded(c: &mut Criterion) {
+    let mut group = c.benchmark_group("guarded");
+    for (name, guards) in GUARDS {
+        let ports = [1, 2].map(|n| {
+            let mut port = port(n);
+            guards.iter().for_each(|guard| guard(&mut port, n));
+            port
+        });
+        let mut switch = Switch::with(shared_by(ports.into()));
+        let frames = vec![numbered(1, 2, 0, 22)];
+        let mut guests = Guests::new(&switch.shared, TxShape::Single, VnetHdr::default(), frames);
         group.bench_function(name, |b| b.iter_custom(|n| switch.run(&mut guests, n)));
     }
 }
@@ -371,5 +420,5 @@ fn addresses(c: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, forward, cold, apart, addresses, ports);
+criterion_group!(benches, forward, guarded, cold, apart, addresses, ports);
 criterion_main!(benches);

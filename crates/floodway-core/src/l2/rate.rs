@@ -53,12 +53,12 @@ impl RateLimit {
         self.bytes.is_some() || self.packets.is_some()
     }
 
-    /// Returns `true` if a frame of so many bytes and packets on the wire may pass at `now`, and takes them.
-    pub fn admit(&mut self, bytes: u32, packets: u32, now: Instant) -> bool {
+    /// Returns `true` if a frame of so many bytes and packets on the wire may pass at `now`, and takes them. Frames of which all may pass can be asked for as one.
+    pub fn admit(&mut self, bytes: u64, packets: u64, now: Instant) -> bool {
         let passes = self.would_admit(bytes, packets, now);
         if passes {
             for (bucket, n) in [(&mut self.bytes, bytes), (&mut self.packets, packets)] {
-                let _ = bucket.as_mut().map(|bucket| bucket.take(n.into(), now));
+                let _ = bucket.as_mut().map(|bucket| bucket.take(n, now));
             }
         }
         passes
@@ -66,9 +66,9 @@ impl RateLimit {
 
     /// Returns what [`admit`](Self::admit) would, and takes nothing.
     #[must_use]
-    pub fn would_admit(&self, bytes: u32, packets: u32, now: Instant) -> bool {
-        let has = |bucket: &Option<TokenBucket>, n: u32| {
-            bucket.as_ref().is_none_or(|bucket| bucket.available(now) >= u64::from(n))
+    pub fn would_admit(&self, bytes: u64, packets: u64, now: Instant) -> bool {
+        let has = |bucket: &Option<TokenBucket>, n: u64| {
+            bucket.as_ref().is_none_or(|bucket| bucket.has(n, now))
         };
         has(&self.bytes, bytes) && has(&self.packets, packets)
     }
@@ -80,7 +80,7 @@ mod tests {
 
     use super::*;
 
-    fn passed(limit: &mut RateLimit, len: u32, ms: u64) -> u64 {
+    fn passed(limit: &mut RateLimit, len: u64, ms: u64) -> u64 {
         (0..100_000).take_while(|_| limit.admit(len, 1, Instant::from_millis(ms))).count() as u64
     }
 
@@ -103,7 +103,7 @@ mod tests {
     fn no_frame_is_too_large_for_a_limit() {
         let slow = Rate { bytes: Some(1), burst: Some(0), packets: Some(1) };
         let mut limit = RateLimit::new(slow, Instant::ZERO);
-        let (packets, payload) = (65_535_u32.div_ceil(48), 65_535);
+        let (packets, payload) = (65_535_u64.div_ceil(48), 65_535);
         assert!(limit.admit(payload + packets * 122, packets, Instant::ZERO));
         assert!(!limit.admit(65_535, 1366, Instant::ZERO));
     }
@@ -113,7 +113,7 @@ mod tests {
         fn never_more_than_burst_and_rate(
             rate in 0_u64..2_000_000,
             packets in 0_u64..10_000,
-            frames in prop::collection::vec((0_u32..70_000, 1_u32..50, 0_u64..20), 1..300),
+            frames in prop::collection::vec((0_u64..70_000, 1_u64..50, 0_u64..20), 1..300),
         ) {
             let config = Rate { bytes: Some(rate), burst: None, packets: Some(packets) };
             let mut limit = RateLimit::new(config, Instant::ZERO);
@@ -124,7 +124,7 @@ mod tests {
                 let passes = limit.admit(len, segments, Instant::from_millis(ms));
                 prop_assert_eq!(before, passes);
                 if passes {
-                    sum = (sum.0 + u64::from(len), sum.1 + u64::from(segments));
+                    sum = (sum.0 + len, sum.1 + segments);
                 }
                 prop_assert!(sum.0 <= (rate / 10).max(MIN_BURST_BYTES) + rate * ms / 1000);
                 prop_assert!(sum.1 <= packets.max(MIN_BURST_PACKETS) + packets * ms / 1000);

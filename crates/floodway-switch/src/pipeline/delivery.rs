@@ -184,7 +184,7 @@ impl Delivery {
         let placed = if origin.network != port.network {
             self.place_tagged(port, &mut rx, origin.network, limited, frames())
         } else {
-            self.place(port, &mut rx, limited, frames())
+            self.place(port, &mut rx, limited, frames)
         };
         self.shared.ledger.charge(src, &placed.work);
         self.shared.traffic.count(src, dst, placed.frames, placed.bytes);
@@ -198,17 +198,24 @@ impl Delivery {
 
     /// Places frames in `rx`, and shows them to whoever looks.
     #[inline]
-    fn place<'f>(
+    fn place<'f, I>(
         &self,
         port: &Port,
         rx: &mut RxQueue,
         limited: bool,
-        frames: impl Iterator<Item = Frame<'f>>,
-    ) -> Placed {
-        let limit = (limited && port.limits.rx.is_limited()).then(|| self.shared.now());
+        frames: impl Fn() -> I,
+    ) -> Placed
+    where
+        I: Iterator<Item = Frame<'f>>,
+    {
+        let limit = &port.limits.rx;
+        let limit = (limited && limit.is_limited()).then(|| self.shared.now()).filter(|&now| {
+            let fitting = frames().filter(|frame| port.admits(frame));
+            !limit.admit_all(fitting, now)
+        });
         match port.tap.watch().wants(Stage::Out) {
-            true => self.shared.place_and_capture(port, rx, limit, frames),
-            false => place_all(port, rx, limit, frames),
+            true => self.shared.place_and_capture(port, rx, limit, frames()),
+            false => place_all(port, rx, limit, frames()),
         }
     }
 
@@ -225,7 +232,7 @@ impl Delivery {
         let mut placed = Placed::default();
         for frame in frames {
             port.carried.put_tag(network, &frame, |frame| {
-                placed += self.place(port, rx, limited, std::iter::once(*frame));
+                placed += self.place(port, rx, limited, || std::iter::once(*frame));
             });
         }
         placed
@@ -437,7 +444,7 @@ impl AddAssign for Placed {
     }
 }
 
-/// Places frames in `rx`, and counts those that do not fit the port, or its rate limit at the time `limit`.
+/// Places frames in `rx`, and counts those that do not fit the port, or its rate limit at the time `limit` if they have not passed it together.
 #[inline]
 pub(super) fn place_all<'f>(
     port: &Port,

@@ -78,8 +78,9 @@ impl Forwarder {
     /// Forwards every frame of `batch`, which came from `ingress`. Dropped frames are marked.
     #[inline]
     pub fn forward_batch(&mut self, ingress: &Port, batch: &mut Batch, now: Instant) {
-        if ingress.limits.tx.is_limited() {
-            batch.police(DropReason::RateLimit, |frame| ingress.limits.tx.admit(frame, now));
+        let limit = &ingress.limits.tx;
+        if limit.is_limited() && !limit.admit_all(frames(batch, u32::MAX), now) {
+            batch.police(DropReason::RateLimit, |frame| limit.admit(frame, now));
         }
         let done = if ingress.is_trunk() { self.forward_trunk(ingress, batch, now) } else { 0 };
         let mut verdicts = [Verdict::Flood; BATCH];

@@ -1,4 +1,5 @@
-//! Rate limits of a port ([`floodway_core::l2::RateLimit`]) as the packet path has them: what is without a limit costs one flag for a batch.
+//! Rate limits of a port ([`floodway_core::l2::RateLimit`]) as the packet path has them: what is without a limit costs one flag for a batch, and a batch
+//! that may pass as a whole one hold of the limit's lock.
 //!
 //! What a guest sends is measured before anything else is asked about the frame, so that a frame that is dropped for another reason counts, too. What it receives is
 //! measured where it is placed in the guest's buffers or comes to wait for some; of a port with TCP offload before the offload sees it, for what is dropped here must not be
@@ -64,12 +65,34 @@ impl PortLimit {
     /// Returns `true` if the frame may pass at `now`, which is counted then.
     #[must_use]
     pub fn admit(&self, frame: &Frame<'_>, now: Instant) -> bool {
-        !self.is_limited() || lock(&self.limit).admit(frame.wire_len(), frame.segments(), now)
+        self.admit_all(std::iter::once(*frame), now)
+    }
+
+    /// Returns `true` if all of `frames` may pass at `now`, which are counted then. If not, none is counted, and some may pass by themselves.
+    #[inline]
+    #[must_use]
+    pub fn admit_all<'f>(&self, frames: impl Iterator<Item = Frame<'f>>, now: Instant) -> bool {
+        if !self.is_limited() {
+            return true;
+        }
+        let sum = |(bytes, packets), frame| {
+            let (more, segments) = size(&frame);
+            (bytes + more, packets + segments)
+        };
+        let (bytes, packets) = frames.fold((0, 0), sum);
+        lock(&self.limit).admit(bytes, packets, now)
     }
 
     /// Returns what [`admit`](Self::admit) would, and takes nothing.
     #[must_use]
     pub fn would_admit(&self, frame: &Frame<'_>, now: Instant) -> bool {
-        lock(&self.limit).would_admit(frame.wire_len(), frame.segments(), now)
+        let (bytes, packets) = size(frame);
+        lock(&self.limit).would_admit(bytes, packets, now)
     }
+}
+
+/// Bytes and packets that a frame is on a wire.
+#[inline]
+fn size(frame: &Frame<'_>) -> (u64, u64) {
+    (frame.wire_len().into(), frame.segments().into())
 }
