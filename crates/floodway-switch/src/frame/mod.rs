@@ -8,6 +8,8 @@ pub(crate) mod pool;
 pub mod vlan;
 pub mod vnet_offload;
 
+use std::ops::AddAssign;
+
 use floodway_wire::vnet::VnetHdr;
 use floodway_wire::{ethernet, parse, tcp};
 
@@ -55,13 +57,57 @@ pub struct Frame<'a> {
     pub len: u32,
 }
 
+/// What frames are on a wire, where each segment of a GSO packet is a packet with headers of its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WireSize {
+    /// Bytes of all headers and payload.
+    pub bytes: u64,
+    /// Packets.
+    pub packets: u64,
+}
+
+impl AddAssign for WireSize {
+    #[inline]
+    fn add_assign(&mut self, more: Self) {
+        self.bytes += more.bytes;
+        self.packets += more.packets;
+    }
+}
+
+impl WireSize {
+    /// Of a frame of `len` bytes with the header `vnet`.
+    #[inline]
+    #[must_use]
+    pub fn of(vnet: &VnetHdr, len: u32) -> Self {
+        let packets = segments(vnet, len);
+        let headers = u64::from(packets - 1) * u64::from(vnet.hdr_len);
+        Self { bytes: u64::from(len) + headers, packets: packets.into() }
+    }
+}
+
+/// Returns how many frames one of `len` bytes with the header `vnet` becomes where GSO packets are not taken; at least one.
+#[inline]
+fn segments(vnet: &VnetHdr, len: u32) -> u32 {
+    if !vnet.is_gso() {
+        return 1;
+    }
+    let payload = len.saturating_sub(vnet.hdr_len.into());
+    payload.div_ceil(u32::from(vnet.gso_size).max(1)).max(1)
+}
+
 impl Frame<'_> {
-    /// Bytes that it takes on the wire: each segment of a GSO packet has headers of its own.
+    /// What it is on a wire.
+    #[inline]
+    #[must_use]
+    pub fn wire_size(&self) -> WireSize {
+        WireSize::of(&self.vnet, self.len)
+    }
+
+    /// Bytes that it is on a wire.
     #[inline]
     #[must_use]
     pub fn wire_len(&self) -> u32 {
-        let headers = u32::from(self.vnet.hdr_len);
-        self.len.saturating_add((self.segments() - 1).saturating_mul(headers))
+        self.wire_size().bytes.try_into().unwrap_or(u32::MAX)
     }
 
     /// Bytes of the longest frame that it becomes where GSO packets are not taken.
@@ -78,11 +124,7 @@ impl Frame<'_> {
     #[inline]
     #[must_use]
     pub fn segments(&self) -> u32 {
-        if !self.vnet.is_gso() {
-            return 1;
-        }
-        let payload = self.len.saturating_sub(self.vnet.hdr_len.into());
-        payload.div_ceil(u32::from(self.vnet.gso_size).max(1)).max(1)
+        segments(&self.vnet, self.len)
     }
 
     /// A TCP segment that acknowledges and says nothing else. Those with VLAN tags or IPv6 extension headers are not recognized.

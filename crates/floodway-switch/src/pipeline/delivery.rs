@@ -23,9 +23,10 @@ use floodway_core::work::Work;
 use floodway_wire::{MacAddr, parse};
 
 use crate::api::capture::Stage;
-use crate::frame::{CUT_AT_ONCE, Frame};
+use crate::frame::{CUT_AT_ONCE, Frame, WireSize};
 use crate::queues::moderation::Moderated;
 use crate::queues::rx::RxQueue;
+use crate::state::limit::Limit;
 use crate::state::port::Port;
 use crate::state::ports::Ports;
 use crate::state::shared::Shared;
@@ -184,7 +185,7 @@ impl Delivery {
         let placed = if origin.network != port.network {
             self.place_tagged(port, &mut rx, origin.network, limited, frames())
         } else {
-            self.place(port, &mut rx, limited, frames)
+            self.place(port, &mut rx, limited, frames())
         };
         self.shared.ledger.charge(src, &placed.work);
         self.shared.traffic.count(src, dst, placed.frames, placed.bytes);
@@ -198,25 +199,26 @@ impl Delivery {
 
     /// Places frames in `rx`, and shows them to whoever looks.
     #[inline]
-    fn place<'f, I>(
+    fn place<'f>(
         &self,
         port: &Port,
         rx: &mut RxQueue,
         limited: bool,
-        frames: impl Fn() -> I,
-    ) -> Placed
-    where
-        I: Iterator<Item = Frame<'f>>,
-    {
-        let limit = &port.limits.rx;
-        let limit = (limited && limit.is_limited()).then(|| self.shared.now()).filter(|&now| {
-            let fitting = frames().filter(|frame| port.admits(frame));
-            !limit.admit_all(fitting, now)
-        });
-        match port.tap.watch().wants(Stage::Out) {
-            true => self.shared.place_and_capture(port, rx, limit, frames()),
-            false => place_all(port, rx, limit, frames()),
+        frames: impl Iterator<Item = Frame<'f>>,
+    ) -> Placed {
+        let rate = &port.limits.rx;
+        let limit = match limited && rate.is_limited() {
+            true => rate.begin_batch(self.shared.now()),
+            false => Limit::None,
+        };
+        let placed = match port.tap.watch().wants(Stage::Out) {
+            true => self.shared.place_and_capture(port, rx, limit, frames),
+            false => place_all(port, rx, limit, frames),
+        };
+        if limit == Limit::Reserved {
+            rate.end_batch(placed.size);
         }
+        placed
     }
 
     /// As [`place`](Self::place), behind the tag that `network` has on a trunk port.
@@ -232,7 +234,7 @@ impl Delivery {
         let mut placed = Placed::default();
         for frame in frames {
             port.carried.put_tag(network, &frame, |frame| {
-                placed += self.place(port, rx, limited, || std::iter::once(*frame));
+                placed += self.place(port, rx, limited, std::iter::once(*frame));
             });
         }
         placed
@@ -431,6 +433,8 @@ pub(super) struct Placed {
     frames: u64,
     bytes: u64,
     pure_acks: u64,
+    /// Of those that may pass by what was reserved of a rate limit.
+    size: WireSize,
     /// What it has cost.
     work: Work,
 }
@@ -440,16 +444,17 @@ impl AddAssign for Placed {
         self.frames += more.frames;
         self.bytes += more.bytes;
         self.pure_acks += more.pure_acks;
+        self.size += more.size;
         self.work += more.work;
     }
 }
 
-/// Places frames in `rx`, and counts those that do not fit the port, or its rate limit at the time `limit` if they have not passed it together.
+/// Places frames in `rx`, and counts those that do not fit the port or its rate limit.
 #[inline]
 pub(super) fn place_all<'f>(
     port: &Port,
     rx: &mut RxQueue,
-    limit: Option<Instant>,
+    limit: Limit,
     frames: impl Iterator<Item = Frame<'f>>,
 ) -> Placed {
     let mut placed = Placed::default();
@@ -465,11 +470,18 @@ pub(super) fn place_all<'f>(
         placed.pure_acks += u64::from(frame.is_pure_ack());
         if !port.admits(&frame) {
             rx.traffic.count_drop(DropReason::Oversize, 1);
-        } else if limit.is_some_and(|now| !port.limits.rx.admit(&frame, now)) {
-            rx.traffic.count_drop(DropReason::RateLimit, 1);
-        } else {
-            rx.deliver(&frame);
+            continue;
         }
+        match limit {
+            Limit::None => {}
+            Limit::Reserved => placed.size += frame.wire_size(),
+            Limit::Each(now) if port.limits.rx.admit(&frame, now) => {}
+            Limit::Each(_) => {
+                rx.traffic.count_drop(DropReason::RateLimit, 1);
+                continue;
+            }
+        }
+        rx.deliver(&frame);
     }
     placed.work.copies += placed.frames;
     placed.work.bytes += placed.bytes;

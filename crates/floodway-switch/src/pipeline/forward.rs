@@ -36,6 +36,7 @@ use crate::pipeline::inbound;
 use crate::pipeline::tcp_offload::Session;
 use crate::queues::tx::{BATCH, Batch};
 use crate::state::carried::take_tag;
+use crate::state::limit::MOST_FRAMES;
 use crate::state::port::Port;
 use crate::state::ports::Ports;
 use crate::state::shared::Shared;
@@ -44,6 +45,7 @@ use crate::stats::DropReason;
 
 /// Most frames that are taken from an uplink before others have their turn.
 const UPLINK_BATCH: usize = 64;
+const _: () = assert!(UPLINK_BATCH <= MOST_FRAMES && BATCH <= MOST_FRAMES);
 
 /// What a frame costs that was taken from an uplink.
 const RECEIVED: Work = Work {
@@ -79,7 +81,7 @@ impl Forwarder {
     #[inline]
     pub fn forward_batch(&mut self, ingress: &Port, batch: &mut Batch, now: Instant) {
         let limit = &ingress.limits.tx;
-        if limit.is_limited() && !limit.admit_all(frames(batch, u32::MAX), now) {
+        if limit.is_limited() && !limit.admit_all(batch.wire_size(), now) {
             batch.police(DropReason::RateLimit, |frame| limit.admit(frame, now));
         }
         let done = if ingress.is_trunk() { self.forward_trunk(ingress, batch, now) } else { 0 };

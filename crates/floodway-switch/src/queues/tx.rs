@@ -24,7 +24,7 @@ use floodway_wire::vnet::{self, VnetHdr};
 
 use crate::frame::iovec::{GuestIoVec, GuestIoVecs};
 use crate::frame::vnet_offload::Offloads;
-use crate::frame::{self, Frame, MAX_FRAME_LEN, PREFIX_LEN};
+use crate::frame::{self, Frame, MAX_FRAME_LEN, PREFIX_LEN, WireSize};
 use crate::memory::{GuestMemory, copy};
 use crate::queues::moderation::{Completed, Completions, Moderated};
 use crate::queues::ring::{Interrupts, Ring};
@@ -178,6 +178,17 @@ impl Batch {
     /// Marks the `i`-th frame as dropped.
     pub fn drop_frame(&mut self, i: usize, reason: DropReason) {
         self.frames[i].dropped = Some(reason);
+    }
+
+    /// Returns what the frames that were not dropped are on a wire.
+    #[inline]
+    #[must_use]
+    pub fn wire_size(&self) -> WireSize {
+        let mut sum = WireSize::default();
+        for TxFrame { vnet, len, .. } in self.frames.iter().filter(|it| it.dropped.is_none()) {
+            sum += WireSize::of(vnet, *len);
+        }
+        sum
     }
 
     /// Marks those frames as dropped that may not `pass`.
