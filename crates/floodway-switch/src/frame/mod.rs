@@ -79,9 +79,12 @@ impl WireSize {
     #[inline]
     #[must_use]
     pub fn of(vnet: &VnetHdr, len: u32) -> Self {
-        let packets = segments(vnet, len);
-        let headers = u64::from(packets - 1) * u64::from(vnet.hdr_len);
-        Self { bytes: u64::from(len) + headers, packets: packets.into() }
+        let bytes = u64::from(len);
+        if !vnet.is_gso() {
+            return Self { bytes, packets: 1 };
+        }
+        let packets = u64::from(segments(vnet, len));
+        Self { bytes: bytes + (packets - 1) * u64::from(vnet.hdr_len), packets }
     }
 }
 

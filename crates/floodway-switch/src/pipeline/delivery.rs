@@ -216,7 +216,7 @@ impl Delivery {
             false => place_all(port, rx, limit, frames),
         };
         if limit == Limit::Reserved {
-            rate.end_batch(placed.size);
+            rate.end_batch(placed.wire_size());
         }
         placed
     }
@@ -433,10 +433,34 @@ pub(super) struct Placed {
     frames: u64,
     bytes: u64,
     pure_acks: u64,
-    /// Of those that may pass by what was reserved of a rate limit.
-    size: WireSize,
+    /// What GSO packets are on a wire beyond frames and bytes.
+    beyond: WireSize,
+    /// What did not fit the port.
+    unfit: WireSize,
     /// What it has cost.
     work: Work,
+}
+
+impl Placed {
+    /// Notes what a frame costs that its sender has left to be finished, and what it is on a wire.
+    #[inline]
+    fn note_offloaded(&mut self, rx: &RxQueue, frame: &Frame<'_>) {
+        if rx.needs_software(frame) {
+            self.work.bytes += u64::from(frame.len);
+            self.work.segments += u64::from(frame.segments());
+        }
+        let WireSize { bytes, packets } = frame.wire_size();
+        self.beyond += WireSize { bytes: bytes - u64::from(frame.len), packets: packets - 1 };
+    }
+
+    /// What the frames that fit the port are on a wire.
+    fn wire_size(&self) -> WireSize {
+        let all = |n: u64, more: u64, less: u64| (n + more).saturating_sub(less);
+        WireSize {
+            bytes: all(self.bytes, self.beyond.bytes, self.unfit.bytes),
+            packets: all(self.frames, self.beyond.packets, self.unfit.packets),
+        }
+    }
 }
 
 impl AddAssign for Placed {
@@ -444,7 +468,8 @@ impl AddAssign for Placed {
         self.frames += more.frames;
         self.bytes += more.bytes;
         self.pure_acks += more.pure_acks;
-        self.size += more.size;
+        self.beyond += more.beyond;
+        self.unfit += more.unfit;
         self.work += more.work;
     }
 }
@@ -463,25 +488,18 @@ pub(super) fn place_all<'f>(
         placed.work.descriptors += frame.parts.len() as u64;
         placed.bytes += u64::from(frame.len);
         // Most frames ask for nothing, which is quickly seen.
-        if frame.vnet.flags | frame.vnet.gso_type != 0 && rx.needs_software(&frame) {
-            placed.work.bytes += u64::from(frame.len);
-            placed.work.segments += u64::from(frame.segments());
+        if frame.vnet.flags | frame.vnet.gso_type != 0 {
+            placed.note_offloaded(rx, &frame);
         }
         placed.pure_acks += u64::from(frame.is_pure_ack());
         if !port.admits(&frame) {
+            placed.unfit += frame.wire_size();
             rx.traffic.count_drop(DropReason::Oversize, 1);
-            continue;
+        } else if matches!(limit, Limit::Each(now) if !port.limits.rx.admit(&frame, now)) {
+            rx.traffic.count_drop(DropReason::RateLimit, 1);
+        } else {
+            rx.deliver(&frame);
         }
-        match limit {
-            Limit::None => {}
-            Limit::Reserved => placed.size += frame.wire_size(),
-            Limit::Each(now) if port.limits.rx.admit(&frame, now) => {}
-            Limit::Each(_) => {
-                rx.traffic.count_drop(DropReason::RateLimit, 1);
-                continue;
-            }
-        }
-        rx.deliver(&frame);
     }
     placed.work.copies += placed.frames;
     placed.work.bytes += placed.bytes;

@@ -29,10 +29,12 @@ mod ipv6;
 use std::net::IpAddr;
 
 use floodway_wire::ethernet::{self, MacAddr};
-use floodway_wire::{arp, icmp, ipv4, udp};
+use floodway_wire::{arp, icmp, ipv4, tcp, udp};
 
 use crate::steps;
 
+/// Bytes of Ethernet, IPv4 and UDP headers.
+const PLAIN_HEADERS: usize = ethernet::HEADER_LEN + ipv4::MIN_HEADER_LEN + udp::HEADER_LEN;
 /// IP protocol number of IGMP.
 const IGMP: u8 = 2;
 /// UDP ports of DHCP servers (and relay agents) and clients.
@@ -105,7 +107,40 @@ impl SourcePolicy {
     ///
     /// # Errors
     /// The frame must be dropped.
+    #[inline]
     pub fn check(&self, frame: &[u8]) -> Result<(), Spoof> {
+        if self.is_plainly_own(frame) { Ok(()) } else { self.check_fully(frame) }
+    }
+
+    /// Returns `true` for most of what most guests send: untagged IPv4 packets without options from the first address, in which no guard finds anything.
+    /// [`check_fully`](Self::check_fully) lets all of these pass, and others.
+    #[inline]
+    fn is_plainly_own(&self, frame: &[u8]) -> bool {
+        let (Some(head), Some(&IpAddr::V4(own))) =
+            (frame.first_chunk::<PLAIN_HEADERS>(), self.ips.first())
+        else {
+            return false;
+        };
+        let be16 = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
+        let [.., 0x08, 0x00, 0x45, _] = head[..16] else { return false };
+        let is_harmless = match head[23] {
+            tcp::PROTOCOL => true,
+            udp::PROTOCOL => {
+                let is_whole = be16(20) & (ipv4::OFFSET_MASK | ipv4::FLAG_MF) == 0;
+                is_whole && !(DHCP_SERVER..=DHCP_CLIENT).contains(&be16(36))
+            }
+            _ => false,
+        };
+        let is_own = head[26..30] == own.octets() && !own.is_unspecified();
+        let length = usize::from(be16(16));
+        is_harmless && is_own && length >= ipv4::MIN_HEADER_LEN && self.has_mac(head)
+    }
+
+    fn has_mac(&self, head: &[u8; PLAIN_HEADERS]) -> bool {
+        self.mac.is_none_or(|mac| head[6..12] == mac.0)
+    }
+
+    fn check_fully(&self, frame: &[u8]) -> Result<(), Spoof> {
         let &src = frame.get(6..).and_then(<[u8]>::first_chunk).ok_or(Spoof::Mac)?;
         let src = MacAddr(src);
         self.check_mac(src)?;
@@ -205,4 +240,55 @@ fn check_icmp(message: &[u8]) -> Result<(), Spoof> {
 fn udp_dst_port(datagram: &[u8]) -> Result<u16, Spoof> {
     let header: &[u8; udp::HEADER_LEN] = datagram.first_chunk().ok_or(Spoof::Ip)?;
     Ok(u16::from_be_bytes([header[2], header[3]]))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const OWN: [u8; 4] = [192, 0, 2, 1];
+
+    /// A UDP or TCP packet from [`OWN`].
+    fn packet(protocol: u8, dst_port: u16) -> Vec<u8> {
+        let mut frame = [[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0].as_slice(), &[0; 40]].concat();
+        frame[14..18].copy_from_slice(&[0x45, 0, 0, 40]);
+        (frame[22], frame[23]) = (64, protocol);
+        frame[26..30].copy_from_slice(&OWN);
+        frame[30..34].copy_from_slice(&[192, 0, 2, 2]);
+        frame[36..38].copy_from_slice(&dst_port.to_be_bytes());
+        frame
+    }
+
+    fn policy(guard: bool, others: bool) -> SourcePolicy {
+        let mac = Some(MacAddr([2, 0, 0, 0, 0, 1]));
+        let other = others.then_some(IpAddr::from([192, 0, 2, 9]));
+        let ips = [IpAddr::from(OWN)].into_iter().chain(other).collect();
+        SourcePolicy { mac, ips, router_guard: guard, dhcp_guard: guard }
+    }
+
+    #[test]
+    fn what_most_guests_send_is_known_at_once() {
+        assert!(policy(true, true).is_plainly_own(&packet(6, 80)));
+        assert!(policy(true, false).is_plainly_own(&packet(17, 53)));
+        assert!(!policy(true, false).is_plainly_own(&packet(17, DHCP_CLIENT)));
+    }
+
+    proptest! {
+        /// In whatever byte a frame differs from that.
+        #[test]
+        fn the_quick_check_lets_pass_only_what_the_full_one_does(
+            (is_udp, guard, others) in any::<(bool, bool, bool)>(),
+            dst_port in prop_oneof![60_u16..75, any::<u16>()],
+            changes in prop::collection::vec((6_usize..42, any::<u8>()), 0..3),
+            len in 30_usize..60,
+        ) {
+            let mut frame = packet(if is_udp { 17 } else { 6 }, dst_port);
+            changes.iter().for_each(|&(at, byte)| frame[at] = byte);
+            frame.truncate(len);
+            let policy = policy(guard, others);
+            prop_assert!(!policy.is_plainly_own(&frame) || policy.check_fully(&frame) == Ok(()));
+        }
+    }
 }
