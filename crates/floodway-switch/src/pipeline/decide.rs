@@ -90,7 +90,7 @@ fn check_type(prefix: &[u8]) -> Result<(), Objection> {
 #[inline]
 fn check_inside(ingress: &Port, prefix: &[u8]) -> Result<(), Objection> {
     if ingress.policy.looks_inside() {
-        ingress.policy.check(prefix).map_err(Objection::Inside)?;
+        ingress.policy.check_inside(prefix).map_err(Objection::Inside)?;
     }
     Ok(())
 }

@@ -182,10 +182,14 @@ impl Delivery {
             let port = Arc::clone(port);
             return self.deliver_to_stopped(origin, &port, frames());
         }
+        let measured = (limited && port.limits.rx.is_limited()).then(|| match flush {
+            Flush::Moderated(now) => now,
+            Flush::Now | Flush::Later => self.shared.now(),
+        });
         let placed = if origin.network != port.network {
-            self.place_tagged(port, &mut rx, origin.network, limited, frames())
+            self.place_tagged(port, &mut rx, origin.network, measured, frames())
         } else {
-            self.place(port, &mut rx, limited, frames())
+            self.place(port, &mut rx, measured, frames())
         };
         self.shared.ledger.charge(src, &placed.work);
         self.shared.traffic.count(src, dst, placed.frames, placed.bytes);
@@ -197,20 +201,17 @@ impl Delivery {
         }
     }
 
-    /// Places frames in `rx`, and shows them to whoever looks.
+    /// Places frames in `rx`, by the port's rate limit at the time `measured`, and shows them to whoever looks.
     #[inline]
     fn place<'f>(
         &self,
         port: &Port,
         rx: &mut RxQueue,
-        limited: bool,
+        measured: Option<Instant>,
         frames: impl Iterator<Item = Frame<'f>>,
     ) -> Placed {
         let rate = &port.limits.rx;
-        let limit = match limited && rate.is_limited() {
-            true => rate.begin_batch(self.shared.now()),
-            false => Limit::None,
-        };
+        let limit = measured.map_or(Limit::None, |now| rate.begin_batch(now));
         let placed = match port.tap.watch().wants(Stage::Out) {
             true => self.shared.place_and_capture(port, rx, limit, frames),
             false => place_all(port, rx, limit, frames),
@@ -228,13 +229,13 @@ impl Delivery {
         port: &Port,
         rx: &mut RxQueue,
         network: NetworkId,
-        limited: bool,
+        measured: Option<Instant>,
         frames: impl Iterator<Item = Frame<'f>>,
     ) -> Placed {
         let mut placed = Placed::default();
         for frame in frames {
             port.carried.put_tag(network, &frame, |frame| {
-                placed += self.place(port, rx, limited, std::iter::once(*frame));
+                placed += self.place(port, rx, measured, std::iter::once(*frame));
             });
         }
         placed
