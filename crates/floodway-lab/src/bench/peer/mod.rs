@@ -103,7 +103,7 @@ impl PeerKind {
     pub fn huge_pages_mib(self) -> u64 {
         match self {
             Self::Testpmd => testpmd::MEMORY_MIB.into(),
-            Self::OvsDpdk => ovs::MEMORY_MIB.into(),
+            Self::OvsDpdk => ovs::MOST_MEMORY_MIB.into(),
             _ => 0,
         }
     }
