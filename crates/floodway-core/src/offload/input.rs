@@ -450,12 +450,18 @@ impl<B: 'static> Flow<B> {
     }
 
     /// The guest need not hear of an ACK yet: it has been granted enough, and more ACKs will come. Each
-    /// costs the guest an interrupt, and its own clock it does not need. `advertised_edge` is what it knows of.
+    /// costs the guest an interrupt, and its own clock it does not need, if it sends as far as it is granted. One that has never been ahead of the
+    /// network by more than a window may be waiting for this ACK: its module is not used, or it has none. `advertised_edge` is what it knows of.
     fn may_wait<S>(&mut self, advertised_edge: Seq, call: &Call<'_, S>) -> bool {
         let closing = self.is_closing();
         let Phase::Established(connection) = &mut self.phase else { return false };
-        let tx = &connection.tx;
+        let tx = &mut connection.tx;
+        let held = tx.snd_max.since(tx.store.snd_nxt());
+        if held > tx.window.cwnd {
+            tx.agreed.note_run_ahead();
+        }
         let waits = !closing
+            && (held > 0 || tx.agreed.runs_ahead())
             && tx.snd_una().before(tx.snd_max)
             && tx.una_for_guest().since(tx.advertised_una) < MERGED_BYTES
             && advertised_edge.since(tx.snd_max) > MERGED_BYTES;

@@ -165,7 +165,7 @@ fn a_flow_that_the_guest_forwards_passes_untouched_unless_the_port_wants_any() {
 }
 
 /// A flow that is online and quiet.
-fn online(name: &'static str) -> World {
+pub(crate) fn online(name: &'static str) -> World {
     let mut world = World::new(Setup { name, ..Setup::default() });
     world.connect();
     world.run_for(MS(50));

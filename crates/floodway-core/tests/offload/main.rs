@@ -17,6 +17,7 @@ mod harness;
 mod hostile;
 mod invariants;
 mod long;
+mod merging;
 mod moved;
 mod notices;
 mod plain;

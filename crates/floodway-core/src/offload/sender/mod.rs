@@ -147,7 +147,7 @@ pub(super) enum Timer {
     Release,
 }
 
-/// What the connection agreed on, as far as it concerns what the guest sends.
+/// What the connection agreed on, as far as it concerns what the guest sends, and whether the guest runs ahead.
 /// In one byte: a bit for each option, and the shift of the peer's windows.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Agreed(u8);
@@ -157,6 +157,7 @@ impl Agreed {
     const SACK: u8 = 0x10;
     const TIMESTAMPS: u8 = 0x20;
     const ECN: u8 = 0x40;
+    const AHEAD: u8 = 0x80;
 
     /// Without options; `peer_scale` is at most 14.
     pub fn scaled(peer_scale: u8) -> Self {
@@ -188,6 +189,17 @@ impl Agreed {
     #[inline]
     pub fn ecn(self) -> bool {
         self.0 & Self::ECN != 0
+    }
+
+    /// Notes that the guest has been ahead of the network by more than a window, as only one can that sends as far as it is granted.
+    pub fn note_run_ahead(&mut self) {
+        self.0 |= Self::AHEAD;
+    }
+
+    /// Returns `true` if that was noted: the guest does not wait for the peer's ACKs.
+    #[inline]
+    pub fn runs_ahead(self) -> bool {
+        self.0 & Self::AHEAD != 0
     }
 
     /// Shift of the windows that the peer advertises.
