@@ -20,7 +20,8 @@
 //!
 //! To the guest: ACKs that advance pass, with the grant as their window, without SACK blocks and
 //! ECN echo, for both are ours to deal with; several that come soon after each other are merged into
-//! one, since each wakes the guest, which needs no ACK clock. Duplicate ACKs are absorbed. From the guest: bytes that are
+//! one, since each wakes the guest, which needs no ACK clock. One that has never been ahead of the network by more than a window may send by its own
+//! window, and does need it: it hears of each at once, unless something is held. Duplicate ACKs are absorbed. From the guest: bytes that are
 //! stored or acknowledged are absorbed (probes and needless timeouts of the guest), and answered by a DSACK once the
 //! peer has acknowledged them, as the peer would have: without it the guest would take its probe for a repair
 //! (RFC 8985 section 7.4) and cut its window.
