@@ -98,21 +98,17 @@ fn check_inside(ingress: &Port, prefix: &[u8]) -> Result<(), Objection> {
 /// The addresses of the last frame of a batch whose source is known and whose destination is one port or uplink. Most frames of a batch have those of the one
 /// before, and nothing that the table says of them changes while it is held.
 #[derive(Clone, Copy)]
-pub(super) struct LastAddresses {
-    /// Of destination and source.
-    octets: [u8; 12],
-    dst: PortId,
-}
+pub(super) struct LastAddresses(Option<([u8; 12], PortId)>);
 
 impl LastAddresses {
     /// No frame so far.
-    pub(super) const NONE: Self = Self { octets: [0; 12], dst: PortId::MAX };
+    pub(super) const NONE: Self = Self(None);
 
     /// Where a frame with `prefix` goes, if it has the same addresses.
     #[inline]
     pub(super) fn destination(&self, prefix: &[u8]) -> Option<PortId> {
-        // Zeros are no source, so none is the same as no frame's.
-        (prefix.first_chunk() == Some(&self.octets)).then_some(self.dst)
+        let (octets, dst) = self.0.as_ref()?;
+        (prefix.first_chunk() == Some(octets)).then_some(*dst)
     }
 
     /// Notes what was found of a frame with `prefix`.
@@ -121,7 +117,7 @@ impl LastAddresses {
         if let (Source::Known, Verdict::To { dst, .. }) = (source, verdict)
             && let Some(&octets) = prefix.first_chunk()
         {
-            *self = Self { octets, dst };
+            self.0 = Some((octets, dst));
         }
     }
 }

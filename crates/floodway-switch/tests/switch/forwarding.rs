@@ -124,6 +124,23 @@ fn spoofed_sources_are_dropped() {
     });
 }
 
+/// Whether it is the first of a batch, of which nothing is known yet, or not.
+#[test]
+fn a_frame_of_zeros_is_from_nobody() {
+    let with_ips = floodway_switch::config::PortConfig { ips: vec![ipv4(1)], ..port(1) };
+    for sender in [with_ips, port(1)] {
+        let net = Net::start(vec![sender, port(2)]);
+        let [mut a, mut b] = [1, 2].map(|n| net.boot(n, GuestConfig::default()));
+        let mut zeros = numbered(1, 2, 0, 64);
+        zeros[..12].fill(0);
+        (0..2).for_each(|_| a.send(&zeros));
+        let honest = numbered(1, 2, 1, 64);
+        a.send(&honest);
+        b.expect(&honest);
+        wait_until("the drops", || net.tx_drops(1, "spoofed_mac") == 2);
+    }
+}
+
 /// The pipeline hands the policy enough of the frame, and names what it drops.
 #[test]
 fn what_only_routers_and_dhcp_servers_send_is_dropped() {
