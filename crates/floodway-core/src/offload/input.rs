@@ -450,14 +450,15 @@ impl<B: 'static> Flow<B> {
     }
 
     /// The guest need not hear of an ACK yet: it has been granted enough, and more ACKs will come. Each
-    /// costs the guest an interrupt, and its own clock it does not need, if it sends as far as it is granted. One that has never been ahead of the
-    /// network by more than a window may be waiting for this ACK: its module is not used, or it has none. `advertised_edge` is what it knows of.
+    /// costs the guest an interrupt, and it needs no ACK clock if it sends as far as it is granted. One that was not ahead of the network by more than a window in its
+    /// first slow start may be waiting for this ACK: its module is not used, or it has none. `advertised_edge` is what it knows of.
     fn may_wait<S>(&mut self, advertised_edge: Seq, call: &Call<'_, S>) -> bool {
         let closing = self.is_closing();
         let Phase::Established(connection) = &mut self.phase else { return false };
         let tx = &mut connection.tx;
         let held = tx.snd_max.since(tx.store.snd_nxt());
-        if held > tx.window.cwnd {
+        // Later the switch's window may be smaller than the guest's own, which hears of no loss.
+        if held > tx.window.cwnd && tx.window.ssthresh == u32::MAX {
             tx.agreed.note_run_ahead();
         }
         let waits = !closing

@@ -20,7 +20,7 @@
 //!
 //! To the guest: ACKs that advance pass, with the grant as their window, without SACK blocks and
 //! ECN echo, for both are ours to deal with; several that come soon after each other are merged into
-//! one, since each wakes the guest, which needs no ACK clock. One that has never been ahead of the network by more than a window may send by its own
+//! one, since each wakes the guest, which needs no ACK clock. One that was not ahead of the network by more than a window in its first slow start may send by its own
 //! window, and does need it: it hears of each at once, unless something is held. Duplicate ACKs are absorbed. From the guest: bytes that are
 //! stored or acknowledged are absorbed (probes and needless timeouts of the guest), and answered by a DSACK once the
 //! peer has acknowledged them, as the peer would have: without it the guest would take its probe for a repair
@@ -192,7 +192,7 @@ impl Agreed {
         self.0 & Self::ECN != 0
     }
 
-    /// Notes that the guest has been ahead of the network by more than a window, as only one can that sends as far as it is granted.
+    /// Notes that the guest was ahead of the network by more than a window in the first slow start: it sends as far as it is granted.
     pub fn note_run_ahead(&mut self) {
         self.0 |= Self::AHEAD;
     }
