@@ -48,13 +48,6 @@ impl TokenBucket {
         }
     }
 
-    /// Puts `n` tokens back that were taken and not used.
-    #[inline]
-    pub fn give_back(&mut self, n: u64) {
-        let level = self.level.saturating_add(u128::from(n) * UNITS_PER_TOKEN);
-        self.level = level.min(self.capacity);
-    }
-
     /// Returns what [`take`](Self::take) would, and takes nothing. Unlike [`available`](Self::available) it does not divide.
     #[inline]
     #[must_use]

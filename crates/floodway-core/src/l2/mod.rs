@@ -34,7 +34,7 @@ mod storm;
 pub use mac_table::{Entry, EntryKind, Learned, MacTable, Observed, PortKind, Refusal};
 pub use networks::{MacTables, NetworkId, Origin};
 pub use policy::{SourcePolicy, Spoof};
-pub use rate::{MIN_BURST_BYTES, MIN_BURST_PACKETS, Rate, RateLimit};
+pub use rate::{MIN_BURST_BYTES, Rate, RateLimit};
 pub use storm::StormLimit;
 
 /// Names a port of the switch: a VM's port or an uplink. Small integers, so that state per port

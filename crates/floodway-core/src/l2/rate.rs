@@ -15,7 +15,7 @@ use crate::token_bucket::TokenBucket;
 /// Smallest burst in bytes; no frame has more. See the module's theory of operation.
 pub const MIN_BURST_BYTES: u64 = 256 << 10;
 /// Smallest burst in packets; no frame is more.
-pub const MIN_BURST_PACKETS: u64 = 1366;
+const MIN_BURST_PACKETS: u64 = 1366;
 
 /// What a port may send or receive. The default is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,13 +64,6 @@ impl RateLimit {
         passes
     }
 
-    /// Puts back what was taken for frames that are smaller or fewer.
-    pub fn give_back(&mut self, bytes: u64, packets: u64) {
-        for (bucket, n) in [(&mut self.bytes, bytes), (&mut self.packets, packets)] {
-            let _ = bucket.as_mut().map(|bucket| bucket.give_back(n));
-        }
-    }
-
     /// Returns what [`admit`](Self::admit) would, and takes nothing.
     #[must_use]
     pub fn would_admit(&self, bytes: u64, packets: u64, now: Instant) -> bool {
@@ -113,19 +106,6 @@ mod tests {
         let (packets, payload) = (65_535_u64.div_ceil(48), 65_535);
         assert!(limit.admit(payload + packets * 122, packets, Instant::ZERO));
         assert!(!limit.admit(65_535, 1366, Instant::ZERO));
-    }
-
-    #[test]
-    fn what_is_given_back_can_be_taken_again_and_no_more_than_a_burst() {
-        let rate = Rate { bytes: Some(1), burst: Some(300_000), packets: Some(2000) };
-        let mut limit = RateLimit::new(rate, Instant::ZERO);
-        assert!(limit.admit(300_000, 2000, Instant::ZERO));
-        limit.give_back(100_000, 500);
-        assert!(!limit.would_admit(100_001, 1, Instant::ZERO));
-        assert!(!limit.would_admit(1, 501, Instant::ZERO));
-        assert!(limit.would_admit(100_000, 500, Instant::ZERO));
-        limit.give_back(u64::MAX, u64::MAX);
-        assert!(limit.admit(300_000, 2000, Instant::ZERO) && !limit.admit(1, 0, Instant::ZERO));
     }
 
     proptest! {

@@ -8,6 +8,7 @@ pub(crate) mod pool;
 pub mod vlan;
 pub mod vnet_offload;
 
+use std::iter::Sum;
 use std::ops::AddAssign;
 
 use floodway_wire::vnet::VnetHdr;
@@ -71,6 +72,16 @@ impl AddAssign for WireSize {
     fn add_assign(&mut self, more: Self) {
         self.bytes += more.bytes;
         self.packets += more.packets;
+    }
+}
+
+impl Sum for WireSize {
+    #[inline]
+    fn sum<I: Iterator<Item = Self>>(sizes: I) -> Self {
+        sizes.fold(Self::default(), |mut sum, size| {
+            sum += size;
+            sum
+        })
     }
 }
 

@@ -23,10 +23,9 @@ use floodway_core::work::Work;
 use floodway_wire::{MacAddr, parse};
 
 use crate::api::capture::Stage;
-use crate::frame::{CUT_AT_ONCE, Frame, WireSize};
+use crate::frame::{CUT_AT_ONCE, Frame};
 use crate::queues::moderation::Moderated;
 use crate::queues::rx::RxQueue;
-use crate::state::limit::Limit;
 use crate::state::port::Port;
 use crate::state::ports::Ports;
 use crate::state::shared::Shared;
@@ -189,7 +188,7 @@ impl Delivery {
         let placed = if origin.network != port.network {
             self.place_tagged(port, &mut rx, origin.network, measured, frames())
         } else {
-            self.place(port, &mut rx, measured, frames())
+            self.place(port, &mut rx, measured, frames)
         };
         self.shared.ledger.charge(src, &placed.work);
         self.shared.traffic.count(src, dst, placed.frames, placed.bytes);
@@ -203,23 +202,24 @@ impl Delivery {
 
     /// Places frames in `rx`, by the port's rate limit at the time `measured`, and shows them to whoever looks.
     #[inline]
-    fn place<'f>(
+    fn place<'f, I>(
         &self,
         port: &Port,
         rx: &mut RxQueue,
         measured: Option<Instant>,
-        frames: impl Iterator<Item = Frame<'f>>,
-    ) -> Placed {
-        let rate = &port.limits.rx;
-        let limit = measured.map_or(Limit::None, |now| rate.begin_batch(now));
-        let placed = match port.tap.watch().wants(Stage::Out) {
-            true => self.shared.place_and_capture(port, rx, limit, frames),
-            false => place_all(port, rx, limit, frames),
-        };
-        if limit == Limit::Reserved {
-            rate.end_batch(placed.wire_size());
+        frames: impl Fn() -> I,
+    ) -> Placed
+    where
+        I: Iterator<Item = Frame<'f>>,
+    {
+        let limit = measured.filter(|&now| {
+            let fitting = frames().filter(|frame| port.admits(frame));
+            !port.limits.rx.admit_all(fitting.map(|frame| frame.wire_size()).sum(), now)
+        });
+        match port.tap.watch().wants(Stage::Out) {
+            true => self.shared.place_and_capture(port, rx, limit, frames()),
+            false => place_all(port, rx, limit, frames()),
         }
-        placed
     }
 
     /// As [`place`](Self::place), behind the tag that `network` has on a trunk port.
@@ -235,7 +235,7 @@ impl Delivery {
         let mut placed = Placed::default();
         for frame in frames {
             port.carried.put_tag(network, &frame, |frame| {
-                placed += self.place(port, rx, measured, std::iter::once(*frame));
+                placed += self.place(port, rx, measured, || std::iter::once(*frame));
             });
         }
         placed
@@ -434,34 +434,8 @@ pub(super) struct Placed {
     frames: u64,
     bytes: u64,
     pure_acks: u64,
-    /// What GSO packets are on a wire beyond frames and bytes.
-    beyond: WireSize,
-    /// What did not fit the port.
-    unfit: WireSize,
     /// What it has cost.
     work: Work,
-}
-
-impl Placed {
-    /// Notes what a frame costs that its sender has left to be finished, and what it is on a wire.
-    #[inline]
-    fn note_offloaded(&mut self, rx: &RxQueue, frame: &Frame<'_>) {
-        if rx.needs_software(frame) {
-            self.work.bytes += u64::from(frame.len);
-            self.work.segments += u64::from(frame.segments());
-        }
-        let WireSize { bytes, packets } = frame.wire_size();
-        self.beyond += WireSize { bytes: bytes - u64::from(frame.len), packets: packets - 1 };
-    }
-
-    /// What the frames that fit the port are on a wire.
-    fn wire_size(&self) -> WireSize {
-        let all = |n: u64, more: u64, less: u64| (n + more).saturating_sub(less);
-        WireSize {
-            bytes: all(self.bytes, self.beyond.bytes, self.unfit.bytes),
-            packets: all(self.frames, self.beyond.packets, self.unfit.packets),
-        }
-    }
 }
 
 impl AddAssign for Placed {
@@ -469,18 +443,16 @@ impl AddAssign for Placed {
         self.frames += more.frames;
         self.bytes += more.bytes;
         self.pure_acks += more.pure_acks;
-        self.beyond += more.beyond;
-        self.unfit += more.unfit;
         self.work += more.work;
     }
 }
 
-/// Places frames in `rx`, and counts those that do not fit the port or its rate limit.
+/// Places frames in `rx`, and counts those that do not fit the port, or its rate limit at the time `limit` if they have not passed it together.
 #[inline]
 pub(super) fn place_all<'f>(
     port: &Port,
     rx: &mut RxQueue,
-    limit: Limit,
+    limit: Option<Instant>,
     frames: impl Iterator<Item = Frame<'f>>,
 ) -> Placed {
     let mut placed = Placed::default();
@@ -489,14 +461,14 @@ pub(super) fn place_all<'f>(
         placed.work.descriptors += frame.parts.len() as u64;
         placed.bytes += u64::from(frame.len);
         // Most frames ask for nothing, which is quickly seen.
-        if frame.vnet.flags | frame.vnet.gso_type != 0 {
-            placed.note_offloaded(rx, &frame);
+        if frame.vnet.flags | frame.vnet.gso_type != 0 && rx.needs_software(&frame) {
+            placed.work.bytes += u64::from(frame.len);
+            placed.work.segments += u64::from(frame.segments());
         }
         placed.pure_acks += u64::from(frame.is_pure_ack());
         if !port.admits(&frame) {
-            placed.unfit += frame.wire_size();
             rx.traffic.count_drop(DropReason::Oversize, 1);
-        } else if matches!(limit, Limit::Each(now) if !port.limits.rx.admit(&frame, now)) {
+        } else if limit.is_some_and(|now| !port.limits.rx.admit(&frame, now)) {
             rx.traffic.count_drop(DropReason::RateLimit, 1);
         } else {
             rx.deliver(&frame);

@@ -36,7 +36,6 @@ use crate::pipeline::inbound;
 use crate::pipeline::tcp_offload::Session;
 use crate::queues::tx::{BATCH, Batch};
 use crate::state::carried::take_tag;
-use crate::state::limit::MOST_FRAMES;
 use crate::state::port::Port;
 use crate::state::ports::Ports;
 use crate::state::shared::Shared;
@@ -45,7 +44,6 @@ use crate::stats::DropReason;
 
 /// Most frames that are taken from an uplink before others have their turn.
 const UPLINK_BATCH: usize = 64;
-const _: () = assert!(UPLINK_BATCH <= MOST_FRAMES && BATCH <= MOST_FRAMES);
 
 /// What a frame costs that was taken from an uplink.
 const RECEIVED: Work = Work {

@@ -6,6 +6,7 @@
 
 use floodway_core::l2::PortId;
 use floodway_core::offload::FlowSummary;
+use floodway_core::time::Instant;
 use floodway_core::work::Work;
 use floodway_wire::pcapng::Direction;
 
@@ -15,7 +16,6 @@ use crate::frame::Frame;
 use crate::pipeline::delivery::{Placed, place_all};
 use crate::queues::rx::RxQueue;
 use crate::queues::tx::Batch;
-use crate::state::limit::Limit;
 use crate::state::port::Port;
 use crate::state::shared::Shared;
 use crate::stats::{Block, DropReason};
@@ -100,7 +100,7 @@ impl Shared {
         &self,
         port: &Port,
         rx: &mut RxQueue,
-        limit: Limit,
+        limit: Option<Instant>,
         frames: impl Iterator<Item = Frame<'f>>,
     ) -> Placed {
         let mut placed = Placed::default();

@@ -184,11 +184,8 @@ impl Batch {
     #[inline]
     #[must_use]
     pub fn wire_size(&self) -> WireSize {
-        let mut sum = WireSize::default();
-        for TxFrame { vnet, len, .. } in self.frames.iter().filter(|it| it.dropped.is_none()) {
-            sum += WireSize::of(vnet, *len);
-        }
-        sum
+        let frames = self.frames.iter().filter(|frame| frame.dropped.is_none());
+        frames.map(|TxFrame { vnet, len, .. }| WireSize::of(vnet, *len)).sum()
     }
 
     /// Marks those frames as dropped that may not `pass`.

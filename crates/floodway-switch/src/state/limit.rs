@@ -4,26 +4,17 @@
 //! measured where it is placed in the guest's buffers or comes to wait for some; of a port with TCP offload before the offload sees it, for what is dropped here must not be
 //! acknowledged. What the switch itself says to the guest, and what waits for a guest that has stopped, is not measured.
 //!
-//! A batch that may pass as a whole costs one or two holds of the limit's lock. Where its size is known only when it has been placed, as much is taken first as any batch may be,
-//! and what it was not is put back. Only if that much is not there is each frame measured by itself.
+//! A batch that may pass as a whole costs one hold of the limit's lock; only of another one is each frame measured by itself.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use floodway_core::l2::{MIN_BURST_BYTES, MIN_BURST_PACKETS, Rate, RateLimit};
+use floodway_core::l2::{Rate, RateLimit};
 use floodway_core::time::Instant;
 
 use crate::config::LimitConfig;
 use crate::frame::{Frame, WireSize};
 use crate::sync::lock;
-
-/// Most frames that are placed at once.
-pub const MOST_FRAMES: usize = 64;
-/// More than so many frames can be.
-const RESERVED: WireSize = WireSize {
-    bytes: MOST_FRAMES as u64 * MIN_BURST_BYTES,
-    packets: MOST_FRAMES as u64 * MIN_BURST_PACKETS,
-};
 
 /// The limits of a port.
 pub struct PortLimits {
@@ -37,17 +28,6 @@ pub struct PortLimits {
 pub struct PortLimit {
     is_limited: AtomicBool,
     limit: Mutex<RateLimit>,
-}
-
-/// How the frames of a batch are measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Limit {
-    /// They are not.
-    None,
-    /// Together, when all have been placed: as much as they can be is taken.
-    Reserved,
-    /// Each by itself, by what may pass at this time.
-    Each(Instant),
 }
 
 impl PortLimits {
@@ -95,19 +75,6 @@ impl PortLimit {
         lock(&self.limit).admit(bytes, packets, now)
     }
 
-    /// Returns how the frames of a batch are to be measured. If by what was reserved, [`end_batch`](Self::end_batch) must be called.
-    #[must_use]
-    pub fn begin_batch(&self, now: Instant) -> Limit {
-        if self.admit_all(RESERVED, now) { Limit::Reserved } else { Limit::Each(now) }
-    }
-
-    /// Frames of this size have passed by what was reserved.
-    pub fn end_batch(&self, passed: WireSize) {
-        let bytes = RESERVED.bytes.saturating_sub(passed.bytes);
-        let packets = RESERVED.packets.saturating_sub(passed.packets);
-        lock(&self.limit).give_back(bytes, packets);
-    }
-
     /// Returns what [`admit`](Self::admit) would, and takes nothing.
     #[must_use]
     pub fn would_admit(&self, frame: &Frame<'_>, now: Instant) -> bool {
@@ -121,16 +88,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_batch_costs_what_has_passed_whether_reserved_or_not() {
-        let bytes = RESERVED.bytes + 1000;
-        let rate = Rate { bytes: Some(1), burst: Some(bytes), packets: None };
+    fn a_batch_passes_as_a_whole_or_takes_nothing() {
+        let rate = Rate { bytes: Some(1), burst: Some(300_000), packets: None };
         let limit = PortLimit::new(rate);
-        assert_eq!(limit.begin_batch(Instant::ZERO), Limit::Reserved);
-        limit.end_batch(WireSize { bytes: 1000, packets: 1 });
-        assert_eq!(limit.begin_batch(Instant::ZERO), Limit::Reserved);
-        limit.end_batch(WireSize { bytes: 1, packets: 1 });
-        assert_eq!(limit.begin_batch(Instant::ZERO), Limit::Each(Instant::ZERO));
-        let left = |bytes| limit.admit_all(WireSize { bytes, packets: 1 }, Instant::ZERO);
-        assert!(!left(RESERVED.bytes) && left(RESERVED.bytes - 1) && !left(1));
+        let passes = |bytes| limit.admit_all(WireSize { bytes, packets: 32 }, Instant::ZERO);
+        assert!(passes(200_000) && !passes(100_001) && passes(100_000) && !passes(1));
     }
 }
