@@ -9,7 +9,6 @@ pub mod vlan;
 pub mod vnet_offload;
 
 use std::iter::Sum;
-use std::ops::AddAssign;
 
 use floodway_wire::vnet::VnetHdr;
 use floodway_wire::{ethernet, parse, tcp};
@@ -67,20 +66,12 @@ pub struct WireSize {
     pub packets: u64,
 }
 
-impl AddAssign for WireSize {
-    #[inline]
-    fn add_assign(&mut self, more: Self) {
-        self.bytes += more.bytes;
-        self.packets += more.packets;
-    }
-}
-
 impl Sum for WireSize {
     #[inline]
     fn sum<I: Iterator<Item = Self>>(sizes: I) -> Self {
-        sizes.fold(Self::default(), |mut sum, size| {
-            sum += size;
-            sum
+        sizes.fold(Self::default(), |sum, size| Self {
+            bytes: sum.bytes + size.bytes,
+            packets: sum.packets + size.packets,
         })
     }
 }

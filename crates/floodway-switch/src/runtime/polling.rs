@@ -13,7 +13,7 @@
 //! only the wake-up: the guest kicks, and the worker comes back to cold caches, for each burst. A mean of the recent long gaps says how long the next
 //! one will be. If it is within reach, the worker polls for twice as long, but only out of what it has earned: [`EARNED`] times the time
 //! for which it had work, less one part in [`RENT`] of the gaps. So a guest that sends little has little polled for it, one that sends next to nothing has nothing,
-//! and all that is polled in vain is a multiple of what was of use: with a tenth of the time work, at most half of a core is used.
+//! and all that is polled in vain is a multiple of what was of use: if a tenth of the time is work, and the gaps are long, at most half of a core is used.
 //!
 //! **Regular gaps** beyond reach, up to [`LONGEST`] reaches, end when they are expected to. The worker *dozes* until shortly before that, then polls until shortly
 //! after it: [`SPREADS`] mean deviations (as of RTTs in RFC 6298), and before it one limit more, in which it wakes up. It does so only if what it has earned

@@ -15,6 +15,9 @@
 //! - DHCP guard: nothing that a DHCP server sends to clients or relay agents (RFC 7610 for IPv6).
 //! - LLC frames (SNAP can carry IP) and frames with more than two tags are refused; everything else passes.
 //!
+//! Nearly all that guests send are untagged IPv4 packets without options from the port's first address, of TCP, or of UDP that is not DHCP's. These are known by a few comparisons
+//! (`is_plainly_own`) and not parsed: all of them would pass.
+//!
 //! What claims to be one of these and cannot be read to the end is refused: a receiver may be more forgiving than the switch is.
 //! The same holds for fragments: one that starts a packet must show all headers that are needed for the decision (RFC 7113).
 //!
@@ -35,6 +38,8 @@ use crate::steps;
 
 /// Bytes of Ethernet, IPv4 and UDP headers.
 const PLAIN_HEADERS: usize = ethernet::HEADER_LEN + ipv4::MIN_HEADER_LEN + udp::HEADER_LEN;
+/// First byte of an IPv4 header without options: version and length.
+const IPV4_WITHOUT_OPTIONS: u8 = 0x45;
 /// IP protocol number of IGMP.
 const IGMP: u8 = 2;
 /// UDP ports of DHCP servers (and relay agents) and clients.
@@ -131,7 +136,7 @@ impl SourcePolicy {
             return false;
         };
         let be16 = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
-        let [.., 0x08, 0x00, 0x45, _] = head[..16] else { return false };
+        let is_plain = be16(12) == ethernet::TYPE_IPV4 && head[14] == IPV4_WITHOUT_OPTIONS;
         let is_harmless = match head[23] {
             tcp::PROTOCOL => true,
             udp::PROTOCOL => {
@@ -142,9 +147,10 @@ impl SourcePolicy {
         };
         let is_own = head[26..30] == own.octets() && !own.is_unspecified();
         let length = usize::from(be16(16));
-        is_harmless && is_own && length >= ipv4::MIN_HEADER_LEN
+        is_plain && is_harmless && is_own && length >= ipv4::MIN_HEADER_LEN
     }
 
+    /// Looks at all that a frame claims.
     fn check_fully(&self, frame: &[u8]) -> Result<(), Spoof> {
         let src = source(frame)?;
         if frame.len() < ethernet::HEADER_LEN {
