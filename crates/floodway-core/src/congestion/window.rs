@@ -130,7 +130,7 @@ pub struct Ack {
     /// The congestion window was what kept the sender from sending more, some time in the round trip
     /// that this ACK ends. Without it the window does not grow (RFC 7661 section 4.3; Linux
     /// `is_cwnd_limited`, where slow start counts as limited when more than half of `cwnd` was in
-    /// flight). False in fast recovery, where [`Prr`](super::Prr) rules.
+    /// flight at some time of it). False in fast recovery, where [`Prr`](super::Prr) rules.
     pub cwnd_limited: bool,
 }
 

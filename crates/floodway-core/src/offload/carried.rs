@@ -53,7 +53,7 @@ use crate::tcp::Segment;
 use crate::time::Instant;
 
 /// Version of the format. Other versions are not read.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 
 /// What flows of a port share that does not follow from them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

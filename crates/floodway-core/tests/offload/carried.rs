@@ -171,7 +171,7 @@ fn kept_and_reported() -> World {
 /// A connection in the midst of a repair, of each congestion control, and one with a hole: the next version of the format is another one if this record is.
 #[test]
 fn the_format_is_what_it_was() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/offload/carried-2");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/offload/carried-3");
     let mut written = Vec::new();
     for congestion in Algorithm::ALL {
         let mut setup = Setup { name: "format", ..Setup::default() };

@@ -76,6 +76,27 @@ fn a_guest_that_waits_for_its_cpu_does_not_slow_its_transfer() {
     assert!(on * 3 < off * 2, "down: {off:?} without, {on:?} with");
 }
 
+/// Without the module the guest's own window rules, and the switch's has to grow as fast. ACKs of a whole flight come while the guest is away: most of them
+/// find less than half of it in flight.
+#[test]
+fn a_guest_without_the_module_is_as_fast_as_by_itself() {
+    let time = |transmit| {
+        let mut setup = Setup { name: "own-window", module: false, ..Setup::default() };
+        setup.offload.transmit = transmit;
+        setup.cpu = CpuConfig { runs: (MS(1), MS(1)), away: (MS(20), MS(20)) };
+        setup.to_peer.delay = MS(10);
+        setup.to_guest.delay = MS(10);
+        let mut world = World::new(setup);
+        world.connect();
+        let start = world.now;
+        world.transfer(2 * MB, 0, SECONDS(60));
+        assert_eq!(world.switch.offload.counters().stored_bytes > 0, transmit);
+        world.now.since(start)
+    };
+    let (off, on) = (time(false), time(true));
+    assert!(on * 20 <= off * 21, "{off:?} without, {on:?} with");
+}
+
 #[test]
 fn losses_are_repaired_in_the_switch() {
     for (name, sack) in [("loss-sack", true), ("loss-no-sack", false)] {

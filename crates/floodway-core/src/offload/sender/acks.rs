@@ -317,9 +317,11 @@ impl<B: 'static> Sender<B> {
         Some(Duration::from_nanos(nanos))
     }
 
-    /// More would have been in flight with a larger `cwnd` (Linux `tcp_is_cwnd_limited`).
+    /// More would have been in flight with a larger `cwnd` (Linux `tcp_is_cwnd_limited`). In slow start also if more than half of it was, at this ACK
+    /// with `flight` bytes or some time in the round trip: a guest that sends as ACKs reach it has less in flight when the next one comes.
     fn was_limited(&self, flight: u32) -> bool {
-        self.cwnd_limited || (self.window.in_slow_start() && self.window.cwnd / 2 < flight)
+        let most = flight.max(self.recovery.usage.most);
+        self.cwnd_limited || (self.window.in_slow_start() && self.window.cwnd / 2 < most)
     }
 
     fn grow<S>(&mut self, ack: &Ack, delivered: u32, lost: bool, env: &mut Env<'_, S>) {

@@ -251,6 +251,16 @@ impl<B: 'static> Sender<B> {
                 self.recovery.rto_base = env.now;
             }
         }
+        if self.store.snd_nxt() != burst {
+            self.note_usage();
+        }
+    }
+
+    /// New bytes have left: notes how much of `cwnd` is in use.
+    #[inline]
+    pub(super) fn note_usage(&mut self) {
+        let (flight, una, next) = (self.pipe(), self.snd_una(), self.store.snd_nxt());
+        self.recovery.usage.sent(flight, una, next, self.cwnd_limited);
     }
 
     /// Returns `flags` with PSH if `end` is where a burst of more than one segment ends, which began at `burst`, and without it while more is held: pushes

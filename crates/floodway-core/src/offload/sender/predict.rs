@@ -102,6 +102,7 @@ impl<B: 'static> Sender<B> {
         self.store.released(end, env.now, self.window.mss);
         self.last_release = ShortTime::not_before(env.now);
         self.cwnd_limited = false;
+        self.note_usage();
         self.set_timer(env);
     }
 }

@@ -31,6 +31,27 @@ pub(super) struct Latest {
     pub rtt: Duration,
 }
 
+/// Most bytes in flight in a round trip, by which slow start knows whether `cwnd` was used (Linux `max_packets_out`).
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Usage {
+    pub most: u32,
+    /// The round trip ends when this is acknowledged.
+    until: Seq,
+}
+
+impl Usage {
+    const NONE: Self = Self { most: 0, until: Seq(0) };
+
+    /// `flight` bytes are in flight after new ones have left, up to `snd_nxt`. If `cwnd` kept back more, a round trip begins
+    /// (Linux `tcp_cwnd_validate`).
+    #[inline]
+    pub fn sent(&mut self, flight: u32, una: Seq, snd_nxt: Seq, cwnd_limited: bool) {
+        if flight > self.most || cwnd_limited || !una.before(self.until) {
+            *self = Self { most: flight, until: snd_nxt };
+        }
+    }
+}
+
 /// What is learnt of the path and outlives a transfer.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Learnt {
@@ -85,6 +106,8 @@ pub(in crate::offload) struct Recovery {
     pub release_at: Instant,
     /// Bytes that the ACK in hand says have been delivered, and those before it whose answer waits for a pair.
     pub clocked: u32,
+    /// How much of `cwnd` is in use.
+    pub(super) usage: Usage,
     /// What the guest has sent next is missing here, and the flow is given up at this time; `NEVER` if it is not missing, whatever waits.
     pub gap_until: Instant,
     /// What size segments had before none came through.
@@ -138,6 +161,7 @@ impl Recovery {
             dup_acks: 0,
             release_at: Instant::ZERO,
             clocked: 0,
+            usage: Usage::NONE,
             gap_until: Instant::NEVER,
             repeat: None,
             stall: Stall::NONE,

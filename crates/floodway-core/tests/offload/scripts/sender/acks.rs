@@ -216,8 +216,9 @@ impl Sender {
     }
 
     fn grow(&mut self, bytes: i64, flight: i64) {
-        let limited =
-            flight + self.mss > self.cwnd || (self.cwnd < self.ssthresh && flight > self.cwnd / 2);
+        let most = flight.max(self.most_in_flight.0);
+        let slow_start = self.cwnd < self.ssthresh;
+        let limited = flight + self.mss > self.cwnd || (slow_start && most > self.cwnd / 2);
         if !limited {
             return;
         }

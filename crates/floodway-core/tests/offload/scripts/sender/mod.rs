@@ -2,7 +2,8 @@
 //!
 //! It knows nothing of the offload but what a guest with the module does: while a flow is managed, its
 //! own congestion window does not bind. Written from the RFCs and independent of `floodway_core`:
-//! - growth: RFC 5681 section 3.1 with byte counting (RFC 3465) and no limit for an ACK, as Linux;
+//! - growth: RFC 5681 section 3.1 with byte counting (RFC 3465) and no limit for an ACK, as Linux, and in slow start if more than half of `cwnd` was
+//!   in flight in the round trip;
 //! - loss: three duplicate ACKs (RFC 5681), `IsLost` of RFC 6675 with SACK, partial ACKs (RFC 6582),
 //!   limited transmit (RFC 3042); `cwnd` in recovery by PRR (RFC 6937), SSRB;
 //! - timeout: RFC 6298, its minimum set by the row; tail loss probe with SACK: RFC 8985 section 7;
@@ -72,6 +73,8 @@ pub struct Sender {
     cwnd: i64,
     ssthresh: i64,
     acked_in_avoidance: i64,
+    /// Most bytes in flight in a round trip, which ends when the second number is acknowledged.
+    most_in_flight: (i64, i64),
     sent: VecDeque<Sent>,
     dup_acks: usize,
     recovery: Option<Recovery>,
@@ -123,6 +126,7 @@ impl Sender {
             cwnd: initial_window,
             ssthresh: i64::MAX,
             acked_in_avoidance: 0,
+            most_in_flight: (0, 0),
             sent: VecDeque::new(),
             dup_acks: 0,
             recovery: None,
@@ -255,6 +259,10 @@ impl Sender {
         let (repeated, sacked, lost) = (false, false, false);
         self.sent.push_back(Sent { start, end, at: now, pushed, repeated, sacked, lost });
         self.last_sent = now;
+        let (flight, (most, until)) = (self.pipe(), self.most_in_flight);
+        if flight > most || self.una >= until {
+            self.most_in_flight = (flight, end);
+        }
         self.emit(start, end, pushed, false, now);
         if let Some(recovery) = &mut self.recovery {
             recovery.out += len;
