@@ -540,6 +540,30 @@ fn plain_cuts_its_window_as_its_algorithm_says() {
     });
 }
 
+/// Those that have the default of before, and no other: what an application has chosen is its own.
+#[test]
+fn connections_that_are_older_than_the_module_use_it() {
+    both_kernels(|guest, _| {
+        let own = Flow::bulk(&guest);
+        guest.exec("sysctl -w net.ipv4.tcp_congestion_control=reno");
+        let older = Flow::bulk(&guest);
+        let window = older.cwnd();
+        guest.exec("floodway-guest install --loss-probes keep");
+        assert_eq!(guest.counter("older_connections"), 1);
+        assert!(older.info("cwnd").is_some_and(|cwnd| cwnd < ONLINE), "it had {window}");
+        guest.learn_nonce();
+        let _greeting = guest.keep_greeting(7);
+        guest.send(own.managed(7));
+        guest.send(older.managed(7));
+        older.wait_for_cwnd("online", |cwnd| cwnd == ONLINE);
+        own.progress();
+        assert_ne!(own.cwnd(), ONLINE);
+        guest.exec("floodway-guest remove");
+        older.progress();
+        assert_eq!(guest.default_congestion_control(), "reno");
+    });
+}
+
 /// Whoever lacks something is told what.
 #[test]
 fn the_loader_says_what_is_missing() {

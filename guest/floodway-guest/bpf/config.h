@@ -12,6 +12,7 @@ struct config {
 	__u8 reserved;
 	__u32 initial_window; /* segments; 0 is the kernel's own (10, or the route's initcwnd) */
 	__u64 nonce; /* random, never 0: what notices must bear to be believed */
+	__u64 previous[TCP_CA_NAME_MAX / 8]; /* the default congestion control of before, padded with zeros */
 };
 
 /* The reason for a section of its own: its bytes are exactly this structure. */

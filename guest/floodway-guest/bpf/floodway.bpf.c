@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * The guest's half of transmit offload: a congestion control, and readers of the switch's notices and of names in SYN-ACKs.
+ * The guest's half of transmit offload: a congestion control, readers of the switch's notices and of names in SYN-ACKs, and an iterator that gives the
+ * congestion control to connections that are older than it.
  *
  * Theory of operation. A flow is online while the switch holds it back (notices.h). Then the window is larger than anything the
  * receive window allows: the switch writes its grant there, and that binds. All the while, a shadow window (shadow.h) is
@@ -18,6 +19,7 @@
 #include "config.h"
 #include "names.h"
 #include "notices.h"
+#include "older.h"
 #include "reader.h"
 #include "shadow.h"
 

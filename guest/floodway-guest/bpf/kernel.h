@@ -57,6 +57,7 @@ struct sock_common {
 	__be32 skc_rcv_saddr;
 	__be16 skc_dport;
 	unsigned short skc_family;
+	volatile unsigned char skc_state;
 	possible_net_t skc_net;
 	struct in6_addr skc_v6_daddr;
 	struct in6_addr skc_v6_rcv_saddr;
@@ -109,6 +110,11 @@ struct tcp_sock {
 	__u32 lost;
 	__u32 lost_out;
 	__u32 sacked_out;
+};
+
+/* What an iterator over TCP sockets is called with. */
+struct bpf_iter__tcp {
+	struct sock_common *sk_common;
 };
 
 /* The members that are filled in. Signatures do not matter to the kernel: programs take what they read from

@@ -21,7 +21,8 @@ pub fn install(options: &Options) -> Result<()> {
     let interfaces =
         if settings.plain { Vec::new() } else { interfaces::select(&options.interface)? };
     // Before anything changes: this is what fails on a kernel that is not fit.
-    let mut loaded = Loaded::load(settings).map_err(object::explain)?;
+    let mut loaded =
+        Loaded::load(settings, &remove::previous_default()?).map_err(object::explain)?;
     let previous_default = remove::take_back()?;
     let silence = options.loss_probes == LossProbes::Off;
     let installed = activate(&mut loaded, &interfaces).and_then(|()| {
@@ -34,7 +35,12 @@ pub fn install(options: &Options) -> Result<()> {
         if silence {
             loss_probes::set(loss_probes::OFF)?;
         }
-        if options.default { congestion::set_default(congestion::NAME) } else { Ok(()) }
+        if options.default {
+            congestion::set_default(congestion::NAME)?;
+            // Last: what fails later would leave connections with an algorithm that is gone for all others.
+            loaded.change_older()?;
+        }
+        Ok(())
     });
     installed.map_err(|error| {
         let error = object::explain(error);

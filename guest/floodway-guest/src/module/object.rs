@@ -1,13 +1,14 @@
 //! The BPF programs and maps: as compiled, and as pinned.
 
 use std::fs;
+use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use anyhow::{Context, Result, anyhow};
 use libbpf_rs::{
-    Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, PrintLevel, Program, set_print,
+    Iter, Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, PrintLevel, Program, set_print,
 };
 
 use super::{Algorithm, Settings, cgroup, nonce};
@@ -22,6 +23,7 @@ const READER_PROGRAM: &str = "floodway_notices";
 const CONTROL: &str = "floodway";
 const READER: &str = "reader";
 const NAMES_PROGRAM: &str = "floodway_names";
+const OLDER_PROGRAM: &str = "floodway_older";
 /// The link by which the reader of names is attached.
 const NAMES_LINK: &str = "names_link";
 /// The maps that are pinned, under their own names.
@@ -59,6 +61,15 @@ pub fn explain(error: anyhow::Error) -> anyhow::Error {
     anyhow!("{error:#}\n{}", messages.trim_end())
 }
 
+/// Programs that a kernel may refuse, and that are then done without.
+#[derive(Clone, Copy, Default)]
+struct Extras {
+    /// The reader of names in SYN-ACKs.
+    names: bool,
+    /// The iterator that gives the congestion control to older connections.
+    older: bool,
+}
+
 /// The programs in the kernel, not yet in use.
 pub struct Loaded {
     object: Object,
@@ -69,11 +80,14 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// Loads and verifies, with the reader of names in SYN-ACKs if the kernel takes it.
-    pub fn load(settings: &Settings) -> Result<Self> {
-        let with_names = || Self::load_with(settings, true)?.attach_names();
-        let loaded = if settings.plain { None } else { with_names().ok() };
-        loaded.map_or_else(|| Self::load_with(settings, false), Ok)
+    /// Loads and verifies, with as many extras as the kernel takes. `previous` is the default congestion control of before.
+    pub fn load(settings: &Settings, previous: &str) -> Result<Self> {
+        let all = Extras { names: true, older: true };
+        let attempts = [all, Extras { names: false, ..all }, Extras { older: false, ..all }];
+        let attempts = if settings.plain { &[][..] } else { &attempts };
+        let with = |&extras: &Extras| Self::load_with(settings, previous, extras).ok();
+        let loaded = attempts.iter().find_map(with);
+        loaded.map_or_else(|| Self::load_with(settings, previous, Extras::default()), Ok)
     }
 
     /// Returns `true` if names in SYN-ACKs are read.
@@ -89,7 +103,7 @@ impl Loaded {
         Ok(self)
     }
 
-    fn load_with(settings: &Settings, reads_names: bool) -> Result<Self> {
+    fn load_with(settings: &Settings, previous: &str, extras: Extras) -> Result<Self> {
         let nonce = nonce::draw()?;
         let mut open = ObjectBuilder::default()
             .name("floodway")?
@@ -98,16 +112,32 @@ impl Loaded {
         for mut map in
             open.maps_mut().filter(|map| map.name().to_string_lossy().ends_with(".config"))
         {
-            map.set_initial_value(&config_bytes(settings, nonce, reads_names))?;
+            map.set_initial_value(&config_bytes(settings, nonce, extras.names, previous))?;
         }
-        for mut program in open.progs_mut().filter(|program| program.name() == READER_PROGRAM) {
-            program.set_autoload(!settings.plain);
-        }
-        for mut program in open.progs_mut().filter(|program| program.name() == NAMES_PROGRAM) {
-            program.set_autoload(reads_names);
+        for mut program in open.progs_mut() {
+            let name = program.name().to_string_lossy().into_owned();
+            match &name[..] {
+                READER_PROGRAM => program.set_autoload(!settings.plain),
+                NAMES_PROGRAM => program.set_autoload(extras.names),
+                OLDER_PROGRAM => program.set_autoload(extras.older),
+                _ => {}
+            }
         }
         let object = open.load().context("the kernel does not take the BPF programs")?;
-        Ok(Self { object, nonce, names: None })
+        let loaded = Self { object, nonce, names: None };
+        if extras.names { loaded.attach_names() } else { Ok(loaded) }
+    }
+
+    /// Gives the registered congestion control to the connections that have the default of before, where the kernel takes the iterator. Their number is a counter.
+    pub fn change_older(&mut self) -> Result<()> {
+        let mut programs = self.object.progs_mut();
+        let Some(program) = programs.find(|it| it.name() == OLDER_PROGRAM && it.autoload()) else {
+            return Ok(());
+        };
+        let link = program.attach().context("cannot iterate over TCP sockets")?;
+        let mut output = Vec::new();
+        Iter::new(&link)?.read_to_end(&mut output).context("cannot iterate over TCP sockets")?;
+        Ok(())
     }
 
     /// Registers the congestion control, for ever.
@@ -146,13 +176,15 @@ impl Loaded {
 }
 
 /// `struct config` of `bpf/config.h`.
-fn config_bytes(settings: &Settings, nonce: u64, reads_names: bool) -> [u8; 16] {
-    let mut bytes = [0; 16];
+fn config_bytes(settings: &Settings, nonce: u64, reads_names: bool, previous: &str) -> [u8; 32] {
+    let mut bytes = [0; 32];
     bytes[0] = (settings.algorithm == Algorithm::Cubic).into();
     bytes[1] = settings.plain.into();
     bytes[2] = reads_names.into();
     bytes[4..8].copy_from_slice(&settings.initial_window.unwrap_or(0).to_ne_bytes());
-    bytes[8..].copy_from_slice(&nonce.to_ne_bytes());
+    bytes[8..16].copy_from_slice(&nonce.to_ne_bytes());
+    // At most 15 characters; the rest is zeros.
+    bytes[16..].iter_mut().zip(previous.bytes().take(15)).for_each(|(to, from)| *to = from);
     bytes
 }
 

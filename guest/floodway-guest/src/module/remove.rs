@@ -18,6 +18,19 @@ pub fn remove() -> Result<()> {
     Ok(())
 }
 
+/// The default congestion control without the module.
+pub fn previous_default() -> Result<String> {
+    match congestion::default()? {
+        name if name == congestion::NAME => default_of_before(Record::read()?.as_ref()),
+        other => Ok(other),
+    }
+}
+
+fn default_of_before(record: Option<&Record>) -> Result<String> {
+    let previous = record.and_then(|record| record.previous_default.clone());
+    previous.filter(|name| name != congestion::NAME).map_or_else(congestion::fallback, Ok)
+}
+
 /// Takes everything back, and returns the default congestion control of then. Sockets that use `floodway`
 /// keep it, offline.
 pub fn take_back() -> Result<String> {
@@ -28,9 +41,7 @@ pub fn take_back() -> Result<String> {
         loss_probes::set(previous)?;
     }
     if congestion::default()? == congestion::NAME {
-        let previous = record.and_then(|record| record.previous_default);
-        let previous = previous.filter(|name| name != congestion::NAME);
-        congestion::set_default(&previous.map_or_else(congestion::fallback, Ok)?)?;
+        congestion::set_default(&default_of_before(record.as_ref())?)?;
     }
     if let Some((reader, id)) = object::pinned_reader()? {
         for interface in interfaces::all()? {

@@ -15,7 +15,7 @@ use super::record::Record;
 use super::{Settings, congestion, kernel, loss_probes};
 
 /// In the order of `enum counter` in `bpf/notices.h`.
-const COUNTER_NAMES: [&str; 9] = [
+const COUNTER_NAMES: [&str; 10] = [
     "heartbeat_notices",
     "managed_notices",
     "offline_notices",
@@ -25,6 +25,7 @@ const COUNTER_NAMES: [&str; 9] = [
     "unauthentic_notices",
     "flows_named_in_syn_acks",
     "unauthentic_names",
+    "older_connections",
 ];
 const NANOSECONDS_PER_MS: u64 = 1_000_000;
 

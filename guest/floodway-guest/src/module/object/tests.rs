@@ -26,7 +26,7 @@ struct Reader {
 impl Reader {
     fn load() -> Self {
         let settings = Settings { algorithm: Algorithm::Reno, initial_window: None, plain: false };
-        let loaded = Loaded::load(&settings).expect("the kernel takes the programs");
+        let loaded = Loaded::load(&settings, "cubic").expect("the kernel takes the programs");
         let mut reader = Self { loaded, nonce: [0; 8] };
         let (verdict, answer) = reader.run(&notice(HELLO, 300, &[0; 8]));
         assert_eq!(verdict, REDIRECT);
@@ -127,7 +127,18 @@ fn the_first_notice_of_another_epoch_is_answered() {
 fn names_are_read_where_the_kernel_lets_them() {
     assert!(Reader::load().loaded.reads_names());
     let plain = Settings { algorithm: Algorithm::Reno, initial_window: None, plain: true };
-    assert!(!Loaded::load(&plain).expect("the kernel takes the programs").reads_names());
+    assert!(!Loaded::load(&plain, "cubic").expect("the kernel takes the programs").reads_names());
+}
+
+/// The kernel's verifier takes it; what it does needs a registration.
+#[test]
+fn older_connections_are_found_where_the_kernel_lets_them() {
+    let is_taken = |plain| {
+        let settings = Settings { algorithm: Algorithm::Reno, initial_window: None, plain };
+        let loaded = Loaded::load(&settings, "cubic").expect("the kernel takes the programs");
+        loaded.object.progs().any(|it| it.name() == OLDER_PROGRAM && it.autoload())
+    };
+    assert_eq!([false, true].map(is_taken), [true, false]);
 }
 
 #[test]
