@@ -23,6 +23,8 @@
 //! **Flows that cannot be named.** A record may be damaged (a process that ran wild): then any connection of the port may be broken. For [`DOUBT`] all that come
 //! in mid-stream and are not known are reset, in the same way; connections that open after the adoption are not concerned.
 //!
+//! **No journal.** If it ended with all processes of the switch, connections are found as [`forgotten`](super::forgotten) says, and reset in the same way.
+//!
 //! Source: RFC 9293 sections 3.5.2 and 3.10.7, RFC 5961 section 3; R1 of [`super::receiver`].
 
 use floodway_wire::FiveTuple;
@@ -132,6 +134,24 @@ impl<B: 'static> Offload<B> {
             self.port.counters.adopted_unknown().add(1);
             self.doubt_others(now);
         }
+    }
+
+    /// What becomes of a segment of a connection that is not known while none is doubted. One that is found to lack bytes is reset.
+    #[cold]
+    pub(super) fn watch(&mut self, now: Instant, packet: &Packet<'_>, side: Side) -> Verdict {
+        if !self.port.config.transmit && !self.port.config.receive {
+            return Verdict::PASS;
+        }
+        let tuple = match side {
+            Side::Guest => *packet.flow,
+            Side::Peer => packet.flow.reversed(),
+        };
+        let Some(gap) = self.forgotten.hear(now, &tuple, side, packet.segment) else {
+            return Verdict::PASS;
+        };
+        let to_guest = [gap.by_guest; 2];
+        self.insert_lost(&tuple, &Owing { link: *packet.link, to_guest, una: gap.by_peer }, now);
+        Verdict::Absorb
     }
 
     fn doubt_others(&mut self, now: Instant) {

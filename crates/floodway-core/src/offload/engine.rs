@@ -6,6 +6,7 @@ use floodway_wire::tcp::Flags;
 use super::config::Config;
 use super::counters::{CounterCells, Counters};
 use super::flow::{Flow, StatePool};
+use super::forgotten::Forgotten;
 use super::packet::Packet;
 use super::port::{CERTAIN, Call, OffloadShared};
 use super::sender::Predicted;
@@ -40,6 +41,7 @@ pub struct Offload<B> {
     pub(super) timers: TimerQueue,
     pub(super) port: OffloadShared,
     pub(super) state_pool: StatePool<B>,
+    pub(super) forgotten: Forgotten,
     pub(super) upkeep_at: Instant,
     upkeep_cursor: u32,
 }
@@ -57,6 +59,7 @@ impl<B: 'static> Offload<B> {
             timers: TimerQueue::new(config.max_flows, Instant::ZERO),
             port: OffloadShared::new(config),
             state_pool: StatePool::default(),
+            forgotten: Forgotten::default(),
             upkeep_at: Instant::NEVER,
             upkeep_cursor: 0,
         }
@@ -249,10 +252,10 @@ impl<B: 'static> Offload<B> {
         side: Side,
         sink: &mut impl Sink<B>,
     ) -> Verdict {
-        if self.port.doubtful_until == CERTAIN {
-            return Verdict::PASS;
+        if self.port.doubtful_until != CERTAIN {
+            return self.doubt(now, packet, side, sink);
         }
-        self.doubt(now, packet, side, sink)
+        self.watch(now, packet, side)
     }
 
     /// The flow of a packet that came from `side`; a SYN opens one, if the port wants any.

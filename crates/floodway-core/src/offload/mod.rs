@@ -54,6 +54,7 @@ mod echo;
 mod engine;
 mod expectation;
 mod flow;
+mod forgotten;
 mod frames;
 mod grant;
 mod guest;

@@ -10,6 +10,7 @@ mod dying_owing;
 mod early_ack;
 mod early_ack_hostile;
 mod early_sack;
+mod forgotten;
 mod found;
 mod guest_repairs;
 mod handshake;

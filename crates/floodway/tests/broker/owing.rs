@@ -410,6 +410,28 @@ fn what_is_owed_outlives_the_death_of_broker_and_data_plane() {
     });
 }
 
+/// Nothing is left: the next switch sees that the guest goes on from beyond what the peer expects.
+#[test]
+fn both_ends_are_reset_after_the_death_of_all_processes() {
+    in_namespace(|| {
+        let (mut world, total) = World::owing();
+        let World { scene, .. } = &mut world;
+        let (data_plane, store) = (scene.data_plane(), scene.store());
+        crate::scene::signal(store, libc::SIGKILL);
+        scene.kill_broker();
+        crate::scene::signal(data_plane, libc::SIGKILL);
+        scene.start_broker();
+        let World { peer, sender, vm, .. } = &mut world;
+        wait_until("the end of the connection", || {
+            sender.run(vm, total);
+            peer.run();
+            peer.resets > 0 && sender.resets > 0
+        });
+        assert!(world.peer.received < total);
+        assert_eq!(world.offload()["counters"]["adopted_broken"], 1);
+    });
+}
+
 fn peer_and_guest_resets(world: &World) -> (u32, u32) {
     (world.peer.resets, world.sender.resets)
 }
