@@ -23,7 +23,7 @@
 //! **Flows that cannot be named.** A record may be damaged (a process that ran wild): then any connection of the port may be broken. For [`DOUBT`] all that come
 //! in mid-stream and are not known are reset, in the same way; connections that open after the adoption are not concerned.
 //!
-//! **No journal.** If it ended with all processes of the switch, connections are found as [`forgotten`](super::forgotten) says, and reset in the same way.
+//! **No journal.** If it ended with all processes of the switch, connections are found and reset as [`forgotten`](super::forgotten) says.
 //!
 //! Source: RFC 9293 sections 3.5.2 and 3.10.7, RFC 5961 section 3; R1 of [`super::receiver`].
 
@@ -36,6 +36,7 @@ use super::connection::Connection;
 use super::debts;
 use super::engine::Offload;
 use super::flow::{Flow, OVER, Outcome, Phase};
+use super::forgotten::{Forgotten, Found};
 use super::guest::GuestState;
 use super::journal::{self, Creditor, Journal, Lost, Retained, Words};
 use super::keeping::REDELIVERY;
@@ -136,21 +137,36 @@ impl<B: 'static> Offload<B> {
         }
     }
 
-    /// What becomes of a segment of a connection that is not known while none is doubted. One that is found to lack bytes is reset.
+    /// No journal was found: from `now` on connections that lack bytes are found by what their ends do, as [`forgotten`](super::forgotten) says.
+    pub fn watch_forgotten(&mut self, now: Instant) {
+        self.forgotten = Some(Box::new(Forgotten::new(now)));
+    }
+
+    /// What becomes of a segment of a connection that is not known while none is doubted.
     #[cold]
-    pub(super) fn watch(&mut self, now: Instant, packet: &Packet<'_>, side: Side) -> Verdict {
-        if !self.port.config.transmit && !self.port.config.receive {
+    pub(super) fn watch(
+        &mut self,
+        now: Instant,
+        packet: &Packet<'_>,
+        side: Side,
+        sink: &mut impl Sink<B>,
+    ) -> Verdict {
+        let Some(forgotten) = &mut self.forgotten else { return Verdict::PASS };
+        if forgotten.is_over(now) {
+            self.forgotten = None;
             return Verdict::PASS;
         }
-        let tuple = match side {
-            Side::Guest => *packet.flow,
-            Side::Peer => packet.flow.reversed(),
-        };
-        let Some(gap) = self.forgotten.hear(now, &tuple, side, packet.segment) else {
-            return Verdict::PASS;
-        };
-        let to_guest = [gap.by_guest; 2];
-        self.insert_lost(&tuple, &Owing { link: *packet.link, to_guest, una: gap.by_peer }, now);
+        let (flow, link) = (in_guest_direction(packet, side), *packet.link);
+        match forgotten.hear(now, &flow, side, packet.segment) {
+            Found::Nothing => return Verdict::PASS,
+            Found::Broken => reset_both(side, &flow, link, packet.segment, sink),
+            Found::Gap { by_peer, by_guest } => {
+                self.port.counters.adopted_broken().add(1);
+                self.port.counters.aborted().add(1);
+                sink.to_guest(&rst(flow.reversed(), link, by_guest, by_peer));
+                sink.to_network(&rst(flow, link, by_peer, by_guest));
+            }
+        }
         Verdict::Absorb
     }
 
@@ -199,12 +215,16 @@ impl<B: 'static> Offload<B> {
             return Verdict::PASS;
         }
         self.port.counters.aborted().add(1);
-        let flow = match side {
-            Side::Guest => *packet.flow,
-            Side::Peer => packet.flow.reversed(),
-        };
-        reset_both(side, &flow, *packet.link, segment, sink);
+        reset_both(side, &in_guest_direction(packet, side), *packet.link, segment, sink);
         Verdict::Absorb
+    }
+}
+
+/// The connection of a packet that came from `side`.
+fn in_guest_direction(packet: &Packet<'_>, side: Side) -> FiveTuple {
+    match side {
+        Side::Guest => *packet.flow,
+        Side::Peer => packet.flow.reversed(),
     }
 }
 

@@ -41,7 +41,7 @@ pub struct Offload<B> {
     pub(super) timers: TimerQueue,
     pub(super) port: OffloadShared,
     pub(super) state_pool: StatePool<B>,
-    pub(super) forgotten: Forgotten,
+    pub(super) forgotten: Option<Box<Forgotten>>,
     pub(super) upkeep_at: Instant,
     upkeep_cursor: u32,
 }
@@ -59,7 +59,7 @@ impl<B: 'static> Offload<B> {
             timers: TimerQueue::new(config.max_flows, Instant::ZERO),
             port: OffloadShared::new(config),
             state_pool: StatePool::default(),
-            forgotten: Forgotten::default(),
+            forgotten: None,
             upkeep_at: Instant::NEVER,
             upkeep_cursor: 0,
         }
@@ -255,7 +255,7 @@ impl<B: 'static> Offload<B> {
         if self.port.doubtful_until != CERTAIN {
             return self.doubt(now, packet, side, sink);
         }
-        self.watch(now, packet, side)
+        self.watch(now, packet, side, sink)
     }
 
     /// The flow of a packet that came from `side`; a SYN opens one, if the port wants any.

@@ -20,6 +20,7 @@ fn forget(world: &mut World) {
     world.guest.tx.managed = false;
     (world.guest.tolerant, world.peer.tolerant) = (true, true);
     world.switch.offload = Offload::new(config, 0x5eed);
+    world.switch.offload.watch_forgotten(world.switch.time(world.now));
 }
 
 fn states(world: &World) -> (State, State) {

@@ -162,9 +162,13 @@ impl PortOffload {
         let mut machine = self.machine();
         machine.ahead = arrived.as_ref().map_or(0, |arrived| arrived.ahead(now));
         let now = machine.time(now);
+        let has_arrived = arrived.is_some();
         let mut carried = arrived.map(|arrived| arrived.carried).unwrap_or_default();
         let mut found = Found::default();
         let revive = reviver(Arc::clone(&machine.pool));
+        if !has_arrived && journal.is_none_or(|journal| journal.is_blank()) {
+            machine.engine.watch_forgotten(now);
+        }
         match journal {
             Some(journal) if journal.is_blank() => {
                 machine.journal = Some(journal);
