@@ -37,11 +37,16 @@ pub fn install(options: &Options) -> Result<()> {
         }
         if options.default {
             congestion::set_default(congestion::NAME)?;
-            // Last: what fails later would leave connections with an algorithm that is gone for all others.
-            loaded.change_older()?;
         }
         Ok(())
     });
+    if installed.is_ok() && options.default {
+        // They go on as they were otherwise.
+        if let Err(error) = loaded.change_older() {
+            let error = object::explain(error);
+            eprintln!("connections that are older keep their congestion control: {error:#}");
+        }
+    }
     installed.map_err(|error| {
         let error = object::explain(error);
         match remove::take_back() {
