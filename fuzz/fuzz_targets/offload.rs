@@ -413,6 +413,7 @@ impl Run {
                         1 => EarlyAck::Always,
                         _ => EarlyAck::WithoutModule,
                     };
+                    c.early_ack_min_rtt = Duration::ZERO;
                 });
                 let heard = policy & 0x40 != 0;
                 self.offload.hear_module(heard, self.now, &mut self.sink);

@@ -110,6 +110,7 @@ pub(super) fn keys(config: &Config) -> Keys {
     let Config {
         transmit: _,
         early_ack: _,
+        early_ack_min_rtt: _,
         receive,
         local,
         congestion,

@@ -113,6 +113,8 @@ pub struct Config {
     /// Nothing is acknowledged early that takes longer than this to be acknowledged by the peer: the guest's smallest
     /// retransmission time-out (Linux: 200 ms), with a margin.
     pub early_ack_delay: Duration,
+    /// Nothing is acknowledged early on a path whose smallest round trip is shorter than this, unless it is losing bytes.
+    pub early_ack_min_rtt: Duration,
     /// A peer that is owed what was acknowledged early, and has not answered for this long, is dead: both ends are
     /// reset. Linux's time for 15 time-outs (`tcp_retries2`: 924.6 s), rounded up.
     pub peer_timeout: Duration,
@@ -157,6 +159,7 @@ impl Default for Config {
             min_rto: Duration::from_millis(100),
             early_ack: EarlyAck::Never,
             early_ack_delay: Duration::from_millis(150),
+            early_ack_min_rtt: Duration::from_millis(1),
             peer_timeout: Duration::from_secs(925),
         }
     }

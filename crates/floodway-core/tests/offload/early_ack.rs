@@ -44,6 +44,25 @@ fn owed(world: &World) -> u32 {
     world.switch.summary(&world.flow).map_or(0, |summary| summary.owed)
 }
 
+/// On a path of 0.4 ms the peer's ACKs come soon enough, unless bytes are lost; on one of 2 ms they do not.
+#[test]
+fn on_a_short_path_only_losses_are_hidden() {
+    let early_acks = |delay: u64, loss: u32| {
+        let mut world = agentless("early-near", |setup| {
+            setup.offload.early_ack_min_rtt = MS(1);
+            (setup.to_peer.delay, setup.to_guest.delay) =
+                (Duration::from_micros(delay), Duration::from_micros(delay));
+            setup.to_peer.loss = loss;
+        });
+        world.connect();
+        world.transfer_some(500_000, 0);
+        counters(&world).early_acks
+    };
+    assert_eq!(early_acks(200, 0), 0);
+    assert!(early_acks(200, 30) > 0);
+    assert!(early_acks(1_000, 0) > 0);
+}
+
 /// Where a module is heard nothing is acknowledged early, and it is told of the flows.
 #[test]
 fn where_a_module_is_heard_it_gets_grants() {

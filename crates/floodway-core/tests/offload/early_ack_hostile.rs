@@ -88,6 +88,7 @@ fn flows_that_owe_bytes_to_silent_peers_cost_a_bounded_number_of_calls_and_frame
         transmit: true,
         early_ack: EarlyAck::Always,
         budget: 1 << 30,
+        early_ack_min_rtt: Duration::ZERO,
         ..Config::default()
     };
     let mut switch = Switch::new(config);

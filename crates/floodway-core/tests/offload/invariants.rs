@@ -100,6 +100,7 @@ fn offload() -> impl Strategy<Value = Config> {
             receive_budget,
             initial_window,
             min_rto: MS(min_rto),
+            early_ack_min_rtt: Duration::ZERO,
             ..Config::default()
         },
     )

@@ -240,7 +240,8 @@ fn move_guest(from: &Host, to: &Host, scene: &Scene) -> u32 {
 #[test]
 fn connections_follow_a_guest_to_another_host_and_back() {
     for early_ack in [EarlyAck::Never, EarlyAck::Always] {
-        let offload = OffloadConfig { early_ack, ..offload(true, true) };
+        let early_ack_min_rtt = Duration::ZERO;
+        let offload = OffloadConfig { early_ack, early_ack_min_rtt, ..offload(true, true) };
         with_hosts(GuestConfig::default(), &offload, |hosts, scene| {
             let (mut guest, mut host) = scene.connection(false);
             let (mut guest_2, mut host_2) = scene.connection(false);

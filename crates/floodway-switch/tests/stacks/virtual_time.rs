@@ -14,7 +14,7 @@
 
 use floodway_core::congestion::Algorithm;
 use floodway_core::offload::{Config, Transmit};
-use floodway_core::time::Duration;
+use floodway_core::time::{Duration, Instant};
 use smoltcp::socket::tcp::CongestionControl;
 
 use super::app::{Close, Plan, Reading};
@@ -122,6 +122,7 @@ impl Case {
                 congestion: random.pick(&[Algorithm::Cubic, Algorithm::Reno]),
                 budget,
                 receive_budget: budget,
+                early_ack_min_rtt: Duration::ZERO,
                 ..Config::default()
             },
             guest: plan(&mut random, close.0, lone_fin),
@@ -367,6 +368,31 @@ fn guests_without_the_module_do_not_wait_for_the_network() {
                 early += counters.early_acks;
             }
             assert!(early > 0, "{guest:?} {peer:?}");
+        }
+    }
+}
+
+/// A guest that has its CPU for 1 to 5 ms of every 11 to 15, over a round trip of 10 ms. Its time from the first SYN to the end of the connection, with and without, is printed.
+#[test]
+fn guests_without_the_module_that_wait_for_their_cpu_send_sooner() {
+    let ms = Duration::from_millis;
+    for guest in [Kind::Smoltcp, Kind::Lwip] {
+        for peer in [Kind::Smoltcp, Kind::Lwip] {
+            let (mut off, mut on) = (0.0, 0.0);
+            for seed in 1..=8 {
+                let mut case = upload(guest, peer, seed);
+                let path = PathConfig { delay: ms(5), ..PathConfig::default() };
+                (case.setup.to_peer, case.setup.to_guest) = (path, path);
+                case.setup.cpu = Some(Cpu { runs: (ms(1), ms(5)), away: (ms(10), ms(10)) });
+                let took = |transmit| {
+                    let world = case.run(transmit, false).expect("the streams arrive");
+                    world.now.since(Instant::ZERO).as_secs_f64()
+                };
+                off += took(Transmit::Off);
+                on += took(Transmit::Agentless);
+            }
+            eprintln!("{guest:?} to {peer:?}: {off:.2} s, {on:.2} s, {:.2} times", off / on);
+            assert!(on < off, "{guest:?} {peer:?}: {on} s, {off} s without");
         }
     }
 }

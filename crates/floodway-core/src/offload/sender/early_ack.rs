@@ -25,7 +25,9 @@
 //! - that lies within [`RESERVE`] of the right edge of the receiver's window, or beyond it: when that window closes, the guest still
 //!   has bytes outstanding by which it can be kept alive ([`super::stall`]);
 //! - while a timeout or a probe of the window is unanswered: nothing is known of the rate then;
-//! - on a flow that leaves.
+//! - on a flow that leaves;
+//! - on a path whose round trip is less than [`Config::early_ack_min_rtt`], while nothing is lost: the peer's own ACK comes while the guest is still at work on what it
+//!   sends, and a second one for the same bytes would only interrupt it.
 //!
 //! **Numbers.** [`Sender::una_for_guest`] is the larger of what the peer has acknowledged and `una` here. A window field counts whole
 //! units of the peer's scale from the ACK number. Rounded up anew for every number that runs ahead, the edge would creep beyond what
@@ -53,7 +55,7 @@
 use super::ahead::Ahead;
 use super::owed::Ledger;
 use super::stall::RESERVE;
-use super::{Env, PeerSide, Sender};
+use super::{Env, PeerSide, Phase, Sender};
 use crate::offload::config::Config;
 use crate::offload::sink::Sink;
 use crate::offload::state_pool::FreeList;
@@ -115,6 +117,10 @@ impl<B: 'static> Sender<B> {
     fn early_limit(&self, config: &Config) -> Option<Seq> {
         let grants =
             matches!(self.state, TxState::Active | TxState::NoBuffer | TxState::PacketLoss);
+        let is_near = self.rtt.min_rtt().is_some_and(|rtt| rtt < config.early_ack_min_rtt);
+        if is_near && self.recovery.phase == Phase::Open {
+            return None;
+        }
         if !grants || self.unanswered > 0 || self.is_withholding() || self.rwnd() <= RESERVE {
             return None;
         }

@@ -109,7 +109,12 @@ impl Default for Setup {
         Self {
             name: "run",
             seed: 1,
-            offload: Config { transmit: true, receive: true, ..Config::default() },
+            offload: Config {
+                transmit: true,
+                receive: true,
+                early_ack_min_rtt: Duration::ZERO,
+                ..Config::default()
+            },
             guest: TcpConfig::default(),
             peer: TcpConfig { isn: 3_000_000_000, clock: 4_000_000, ..TcpConfig::default() },
             to_peer: PathConfig::default(),

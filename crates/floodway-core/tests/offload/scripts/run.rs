@@ -57,6 +57,7 @@ impl<'a> Run<'a> {
             initial_window: setup.initial_window,
             min_rto: setup.switch_min_rto,
             early_ack: if setup.early { EarlyAck::Always } else { EarlyAck::Never },
+            early_ack_min_rtt: Duration::ZERO,
             ..Config::default()
         };
         Self {
