@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use floodway_switch::testing::Frontend;
 use floodway_switch::testing::frames::mac;
 use floodway_switch::testing::{wait, wait_until};
 use floodway_wire::build::{Link, Tcp};
@@ -416,12 +417,10 @@ fn both_ends_are_reset_after_the_death_of_all_processes() {
     in_namespace(|| {
         let (mut world, total) = World::owing();
         let World { scene, .. } = &mut world;
-        let (data_plane, store) = (scene.data_plane(), scene.store());
-        crate::scene::signal(store, libc::SIGKILL);
-        scene.kill_broker();
-        crate::scene::signal(data_plane, libc::SIGKILL);
+        scene.kill_all();
         scene.start_broker();
-        let World { peer, sender, vm, .. } = &mut world;
+        let World { scene, peer, sender, vm, .. } = &mut world;
+        vm.frontend = Frontend::attach(&scene.path("vm2.sock"), &vm.guest);
         wait_until("the end of the connection", || {
             sender.run(vm, total);
             peer.run();

@@ -17,6 +17,14 @@ impl Scene {
         wait_until("the data plane to know", || self.broker_in_status() == Some(0));
     }
 
+    /// Kills all processes of the switch.
+    pub fn kill_all(&mut self) {
+        let all = self.processes();
+        all.iter().for_each(|&number| signal(number, libc::SIGKILL));
+        self.broker.wait().unwrap();
+        wait_until("the end of all processes", || self.processes().is_empty());
+    }
+
     /// Waits until the threads of all ports wait: what they do for a message they do without.
     fn wait_for_port_threads(&self) {
         let tasks = format!("/proc/{}/task", self.broker.id());
