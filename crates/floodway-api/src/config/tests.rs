@@ -71,6 +71,7 @@ fn every_key_reaches_the_configuration() {
         transmit: true,
         early_ack: floodway_core::offload::EarlyAck::WithoutModule,
         early_ack_delay: Duration::from_millis(120),
+        early_ack_min_rtt: Duration::from_millis(1),
         peer_timeout: Duration::from_secs(600),
         receive: true,
         congestion: Algorithm::Vegas,

@@ -20,7 +20,7 @@
 //! **Bounds.** It [begins](Forgotten::new) with a process that has found no journal, and only there. Connections that are met in mid-stream are watched for [`WATCH`] after that, [`MOST`] at a time. When there are more, those make room of which nothing
 //! is known but that they go on; beyond that, connections are not watched.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use floodway_wire::FiveTuple;
 use floodway_wire::tcp::Flags;
@@ -47,7 +47,7 @@ pub(super) struct Forgotten {
     /// Until when they are watched.
     until: Instant,
     swept_at: Instant,
-    watched: HashMap<FiveTuple, Watched>,
+    watched: BTreeMap<FiveTuple, Watched>,
 }
 
 #[derive(Debug, Default)]
@@ -93,7 +93,7 @@ pub(super) enum Found {
 impl Forgotten {
     /// Watches from `now` on.
     pub fn new(now: Instant) -> Self {
-        Self { until: now + WATCH, swept_at: now, watched: HashMap::new() }
+        Self { until: now + WATCH, swept_at: now, watched: BTreeMap::new() }
     }
 
     /// Nobody is watched any more.
