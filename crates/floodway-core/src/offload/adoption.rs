@@ -156,7 +156,7 @@ impl<B: 'static> Offload<B> {
             self.forgotten = None;
             return Verdict::PASS;
         }
-        let (flow, link) = (in_guest_direction(packet, side), *packet.link);
+        let (flow, link) = (packet.guest_flow(side), *packet.link);
         match forgotten.hear(now, &flow, side, packet.segment) {
             Found::Nothing => return Verdict::PASS,
             Found::Broken => reset_both(side, &flow, link, packet.segment, sink),
@@ -215,16 +215,8 @@ impl<B: 'static> Offload<B> {
             return Verdict::PASS;
         }
         self.port.counters.aborted().add(1);
-        reset_both(side, &in_guest_direction(packet, side), *packet.link, segment, sink);
+        reset_both(side, &packet.guest_flow(side), *packet.link, segment, sink);
         Verdict::Absorb
-    }
-}
-
-/// The connection of a packet that came from `side`.
-fn in_guest_direction(packet: &Packet<'_>, side: Side) -> FiveTuple {
-    match side {
-        Side::Guest => *packet.flow,
-        Side::Peer => packet.flow.reversed(),
     }
 }
 

@@ -273,10 +273,7 @@ impl<B: 'static> Offload<B> {
         packet: &Packet<'_>,
         side: Side,
     ) -> Option<FlowId> {
-        let flow = match side {
-            Side::Guest => *packet.flow,
-            Side::Peer => packet.flow.reversed(),
-        };
+        let flow = packet.guest_flow(side);
         self.flows.find(&flow).or_else(|| self.open(now, &flow, packet.link, packet.segment))
     }
 

@@ -4,7 +4,7 @@ use floodway_wire::FiveTuple;
 
 use super::sink::Link;
 use crate::tables::flow_table::FlowId;
-use crate::tcp::Segment;
+use crate::tcp::{Segment, Side};
 
 /// A TCP segment as it is shown to the offload.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +21,14 @@ pub struct Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
+    /// The 5-tuple of the connection in the guest's direction, of a packet that came from `side`.
+    pub(super) fn guest_flow(&self, side: Side) -> FiveTuple {
+        match side {
+            Side::Guest => *self.flow,
+            Side::Peer => self.flow.reversed(),
+        }
+    }
+
     /// A segment whose flow was not looked up before.
     #[must_use]
     pub const fn new(flow: &'a FiveTuple, link: &'a Link, segment: &'a Segment) -> Self {
