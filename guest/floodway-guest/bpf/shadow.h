@@ -81,7 +81,7 @@ static __always_inline void shadow_init(struct sock *sk, __u64 now_ns)
 		s->cwnd = config.initial_window;
 	s->cwnd = max32(s->cwnd, 1);
 	s->ssthresh = max32(tp->snd_ssthresh, 2);
-	/* Whoever had it before was on its way down, and nobody else takes it there. */
+	/* The algorithm before was reducing the window step by step: that ends with it, so it is reduced at once. */
 	if (inet_csk(sk)->icsk_ca_state == TCP_CA_CWR ||
 	    inet_csk(sk)->icsk_ca_state == TCP_CA_Recovery)
 		s->cwnd = min32(s->cwnd, s->ssthresh);

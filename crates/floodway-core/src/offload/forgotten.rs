@@ -5,11 +5,11 @@
 //! them. The next switch finds such a connection by what its ends do, and resets both.
 //!
 //! **How it shows.** An end whose data is not acknowledged sends its first unacknowledged byte again at each timeout (RFC 6298 section 5.4), whatever its loss recovery is. If that byte lies beyond the one that the other end expects,
-//! and it has been told so, then it believes the bytes between to have arrived, and will not send them. A guest always has such a byte, for the last one is never acknowledged early (T3). A peer has one only
+//! and ACKs have named the latter, then the sender takes the bytes between for arrived, and will not send them. A guest always has such a byte, for the last one is never acknowledged early (T3). A peer has one only
 //! if it has sent more than what was acknowledged for the guest; else nothing shows, and the connection stands still.
 //!
-//! **State** of each direction ([`Way`]): what the receiver expects, by the ACKs that have passed to the sender; the first byte that the sender has sent since that has moved; how often it has begun there again, each time after the receiver has said once more what it expects,
-//! and [`TIMEOUT`] after the time before. Everything begins anew when the sender sends what is expected. At [`REPEATS`] the connection is broken: both ends are reset by the numbers that they expect, and whatever they still send goes no further and is answered by an RST.
+//! **State** of each direction ([`Way`]): what the receiver expects, by the ACKs that have passed to the sender; the first byte that the sender has sent since that has moved; how often it has been sent again, each time after another ACK,
+//! and at least [`TIMEOUT`] after the time before. Everything begins anew when the sender sends what is expected. At [`REPEATS`] the connection is broken: both ends are reset by the numbers that they expect, and whatever they still send goes no further and is answered by an RST.
 //!
 //! **Why not sooner.** A sender that lacks nothing repeats a segment beyond a hole, too: a tail loss probe (RFC 8985 section 7) may leave before ACKs are read that wait for its CPU. It does so once, and what follows is the byte that
 //! is expected. So the reset comes with the third timeout that the next switch sees. Repairs without a timeout come in less than [`TIMEOUT`].
@@ -38,7 +38,7 @@ const SWEEP: Duration = Duration::from_secs(1);
 const REPEATS: u8 = 2;
 /// Linux's smallest retransmission timeout.
 const TIMEOUT: Duration = Duration::from_millis(200);
-/// Bytes: more than lie between the ends of a connection, beside windows of Linux of 6 MiB at most.
+/// Bytes. More than a connection has under way: a receive window of Linux is 6 MiB at most (the default of `tcp_rmem`).
 const REACH: u32 = 8 << 20;
 
 /// Connections in mid-stream, in the guest's direction.
@@ -66,8 +66,8 @@ struct Way {
     expected: Option<Seq>,
     /// The first byte that was sent since.
     first: Option<First>,
-    /// The sender has been told what is expected since it has sent that.
-    is_told: bool,
+    /// An ACK has passed to the sender since it has sent that.
+    is_acked_since: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -160,7 +160,7 @@ impl Way {
         self.shown.is_none_or(|shown| (shown - REACH).before(seq) && seq.before(shown + REACH))
     }
 
-    /// The receiver tells the sender what it expects. Nothing is known of it before the sender has shown where it is.
+    /// An ACK passes to the sender. Nothing is known of the receiver before the sender has shown where it is.
     fn acknowledge(&mut self, ack: Seq) {
         if self.shown.is_none_or(|shown| ack.after(shown))
             || self.expected.is_some_and(|it| ack.before(it))
@@ -172,7 +172,7 @@ impl Way {
             let beyond = self.first.filter(|first| first.seq.after(ack));
             self.first = beyond.map(|first| First { times: 0, ..first });
         }
-        self.is_told = true;
+        self.is_acked_since = true;
     }
 
     /// The sender sends something.
@@ -183,20 +183,20 @@ impl Way {
             return;
         }
         if self.expected.is_some_and(|expected| !segment.seq.after(expected)) {
-            (self.first, self.is_told) = (None, false);
+            (self.first, self.is_acked_since) = (None, false);
             return;
         }
         match &mut self.first {
             Some(first) if first.seq.before(segment.seq) => {}
             Some(first) if first.seq == segment.seq => {
-                if self.is_told && now.since(first.at) >= TIMEOUT {
+                if self.is_acked_since && now.since(first.at) >= TIMEOUT {
                     (first.times, first.at) = (first.times.saturating_add(1), now);
-                    self.is_told = false;
+                    self.is_acked_since = false;
                 }
             }
             first => {
                 *first = Some(First { seq: segment.seq, times: 0, at: now });
-                self.is_told = false;
+                self.is_acked_since = false;
             }
         }
     }
