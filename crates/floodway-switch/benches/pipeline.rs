@@ -15,6 +15,8 @@
 
 #![allow(missing_docs, reason = "criterion's macros generate public functions")]
 
+mod guests;
+
 use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -23,63 +25,22 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use floodway_core::l2::{NetworkId, PortKind, Rate};
-use floodway_switch::config::{Config, LimitConfig, PortConfig, WorkerConfig};
+use floodway_switch::config::{LimitConfig, PortConfig};
 use floodway_switch::pipeline::forward::Forwarder;
-use floodway_switch::queues::ring::Ring;
 use floodway_switch::queues::tx::{BATCH, Batch};
-use floodway_switch::queues::virtqueue::Virtqueue;
 use floodway_switch::runtime::polling::Polling;
 use floodway_switch::runtime::worker::{Progress, Worker};
 use floodway_switch::state::shared::Shared;
-use floodway_switch::testing::frames::{ipv4, mac, numbered, partial, pattern, tcp};
+use floodway_switch::testing::frames::{ipv4, numbered, partial, pattern, tcp};
 use floodway_switch::testing::{Guest, GuestConfig, TxShape};
-use floodway_switch::vhost::features;
 use floodway_wire::MacAddr;
 use floodway_wire::vnet::VnetHdr;
-use rustix::thread::{CpuSet, sched_setaffinity};
 
-fn port(n: u8) -> PortConfig {
-    PortConfig { mac: Some(mac(n)), storm_pps: 0, ..PortConfig::new(format!("vm{n}"), "unused") }
-}
+use guests::{attach, median, pin, polling_guest, port, shared_by};
 
 /// The switch of `ports` ports, without threads.
 fn shared(ports: u8) -> Arc<Shared> {
-    shared_by((1..=ports).map(port).collect())
-}
-
-fn shared_by(ports: Vec<PortConfig>) -> Arc<Shared> {
-    let config = Config {
-        workers: vec![WorkerConfig { core: None, poll: Duration::ZERO }],
-        ports,
-        ..Config::default()
-    };
-    Shared::without_threads(&config).expect("a switch")
-}
-
-/// A guest that polls: it wants no interrupts.
-fn polling_guest(config: GuestConfig) -> Guest {
-    let mut guest = Guest::new(config);
-    for pair in &mut guest.pairs {
-        pair.rx.driver.disable_interrupts();
-        pair.tx.driver.disable_interrupts();
-    }
-    guest
-}
-
-fn attach(shared: &Shared, port: usize, guest: &Guest) {
-    let memory = Arc::new(guest.memory.map());
-    let ring = |index| {
-        let driver = &guest.queue(index).driver;
-        let memory = Arc::clone(&memory);
-        let queue = Virtqueue::new(memory, driver.size(), driver.addresses(), true);
-        Ring { queue: queue.expect("good rings"), call: None }
-    };
-    let port = &shared.port_at(port);
-    let negotiated = guest.config.features;
-    port.pairs[0].rx().start(ring(0), features::rx(negotiated));
-    port.pairs[0].tx().start(ring(1), features::tx(negotiated));
-    port.pairs[0].tx().set_enabled(true);
-    port.update_rx_running();
+    shared_by((1..=ports).map(port).collect(), 1)
 }
 
 /// A guest that sends and one that receives, and what is sent.
@@ -192,15 +153,6 @@ impl Drop for Apart {
     }
 }
 
-/// Keeps this thread on a core, if there is more than one.
-fn pin(core: usize) {
-    if thread::available_parallelism().is_ok_and(|n| n.get() > 1) {
-        let mut cores = CpuSet::new();
-        cores.set(core);
-        sched_setaffinity(None, &cores).expect("a core of this number");
-    }
-}
-
 /// A switch of two ports without its worker.
 struct Switch {
     shared: Arc<Shared>,
@@ -258,12 +210,6 @@ impl Switch {
         });
         median(times).mul_f64(iterations as f64 / BATCH as f64)
     }
-}
-
-fn median(times: impl Iterator<Item = Duration>) -> Duration {
-    let mut times: Vec<_> = times.collect();
-    times.sort_unstable();
-    times[times.len() / 2]
 }
 
 type Case = (&'static str, TxShape, VnetHdr, Vec<u8>);
@@ -324,7 +270,7 @@ fn guarded(c: &mut Criterion) {
             guards.iter().for_each(|guard| guard(&mut port, n));
             port
         });
-        let mut switch = Switch::with(shared_by(ports.into()));
+        let mut switch = Switch::with(shared_by(ports.into(), 1));
         let frames = vec![numbered(1, 2, 0, 22)];
         let mut guests = Guests::new(&switch.shared, TxShape::Single, VnetHdr::default(), frames);
         group.bench_function(name, |b| b.iter_custom(|n| switch.run(&mut guests, n)));
