@@ -108,8 +108,7 @@ fn sender() -> Guest {
 
 fn receiver() -> Guest {
     let ring_size = 2048;
-    let mut guest =
-        polling_guest(GuestConfig { ring_size, tx_slots: 1, ..GuestConfig::default() });
+    let mut guest = polling_guest(GuestConfig { ring_size, tx_slots: 1, ..GuestConfig::default() });
     guest.auto_refill = false;
     guest
 }
@@ -185,7 +184,13 @@ struct Rounds {
 }
 
 /// Rounds of a slice, in the thread of one of its `threads` teams.
-fn run_rounds(team: &mut Team, core: usize, threads: usize, barrier: &Barrier, over: &AtomicBool) -> Rounds {
+fn run_rounds(
+    team: &mut Team,
+    core: usize,
+    threads: usize,
+    barrier: &Barrier,
+    over: &AtomicBool,
+) -> Rounds {
     pin(core);
     let until = Instant::now() + SLICE;
     let mut rounds = Rounds { times: Vec::new(), sent: 0, received: 0 };
@@ -241,7 +246,8 @@ fn compare(name: &str, len: usize, workers: usize, one: &mut [Team], several: &m
         together.push(slice(several) / frames_of_several);
         ratios.push(alone[alone.len() - 1] / together[together.len() - 1]);
     }
-    let [alone, together, ratio] = [&alone, &together, &ratios].map(|all| median_of(all).expect("slices"));
+    let [alone, together, ratio] =
+        [&alone, &together, &ratios].map(|all| median_of(all).expect("slices"));
     let interval = median_interval(&ratios, 1).expect("slices");
     println!(
         "{name}, {len} B: {workers} workers {together:.1} ns a frame, one {alone:.1}; ratio {ratio:.2} ({:.2} to {:.2})",

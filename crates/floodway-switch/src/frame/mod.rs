@@ -1,12 +1,15 @@
 //! A frame on its way through the pipeline.
 
 pub(crate) mod describe;
+mod frames;
 pub(crate) mod headers;
 pub(crate) mod held;
 pub mod iovec;
 pub(crate) mod pool;
 pub mod vlan;
 pub mod vnet_offload;
+
+pub use frames::Frames;
 
 use std::iter::Sum;
 

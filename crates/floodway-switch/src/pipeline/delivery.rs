@@ -23,7 +23,7 @@ use floodway_core::work::Work;
 use floodway_wire::{MacAddr, parse};
 
 use crate::api::capture::Stage;
-use crate::frame::{CUT_AT_ONCE, Frame};
+use crate::frame::{CUT_AT_ONCE, Frame, Frames};
 use crate::queues::moderation::Moderated;
 use crate::queues::rx::RxQueue;
 use crate::state::port::Port;
@@ -120,73 +120,67 @@ impl Delivery {
     /// Delivers `frames` from `origin` to an uplink, or to receive queue `pair` of a port within its rate limit. What the switch says to a guest in the
     /// name of its own port has none.
     #[inline]
-    pub fn deliver<'f, I>(
+    pub fn deliver(
         &mut self,
         origin: Origin,
         dst: PortId,
         pair: u16,
         flush: Flush,
-        frames: impl Fn() -> I,
-    ) where
-        I: Iterator<Item = Frame<'f>>,
-    {
+        frames: impl Frames,
+    ) {
         self.deliver_with(origin, dst, pair, flush, origin.port != dst, frames);
     }
 
     /// As [`deliver`](Self::deliver), for frames that the port's rate limit has let pass.
-    pub(super) fn deliver_measured<'f, I>(
+    pub(super) fn deliver_measured(
         &mut self,
         origin: Origin,
         dst: PortId,
         pair: u16,
         flush: Flush,
-        frames: impl Fn() -> I,
-    ) where
-        I: Iterator<Item = Frame<'f>>,
-    {
+        frames: impl Frames,
+    ) {
         self.deliver_with(origin, dst, pair, flush, false, frames);
     }
 
     #[inline]
-    fn deliver_with<'f, I>(
+    fn deliver_with(
         &mut self,
         origin: Origin,
         dst: PortId,
         pair: u16,
         flush: Flush,
         limited: bool,
-        frames: impl Fn() -> I,
-    ) where
-        I: Iterator<Item = Frame<'f>>,
-    {
+        frames: impl Frames,
+    ) {
         let src = origin.port;
         let Some(port) = self.ports.get(dst.index()) else {
             if self.ports.uplink(dst).is_none() && dst.index() >= self.ports.capacity() {
                 return self.deliver_beyond(origin, frames);
             }
-            return self.deliver_to_uplink(origin, dst, frames());
+            return self.deliver_to_uplink(origin, dst, frames.iter());
         };
         if !self.ports.connects(origin, dst) {
             // An address has moved there since the frame was classified.
-            return self.drop_isolated(port, frames());
+            return self.drop_isolated(port, frames.iter());
         }
         if pair >= port.rx_running() {
             let port = Arc::clone(port);
-            return self.deliver_to_stopped(origin, &port, frames());
+            return self.deliver_to_stopped(origin, &port, frames.iter());
         }
         let mut rx = port.pairs[usize::from(pair)].rx();
         if !rx.is_running() {
             // It has stopped since we looked, and its address may be elsewhere already.
             drop(rx);
             let port = Arc::clone(port);
-            return self.deliver_to_stopped(origin, &port, frames());
+            return self.deliver_to_stopped(origin, &port, frames.iter());
         }
         let measured = (limited && port.limits.rx.is_limited()).then(|| match flush {
             Flush::Moderated(now) => now,
             Flush::Now | Flush::Later => self.shared.now(),
         });
         let placed = if origin.network != port.network {
-            self.place_tagged(port, &mut rx, origin.network, measured, frames())
+            self.place_tagged(port, &mut rx, origin.network, measured, frames.iter())
         } else {
             self.place(port, &mut rx, measured, frames)
         };
@@ -202,23 +196,20 @@ impl Delivery {
 
     /// Places frames in `rx`, by the port's rate limit at the time `measured`, and shows them to whoever looks.
     #[inline]
-    fn place<'f, I>(
+    fn place(
         &self,
         port: &Port,
         rx: &mut RxQueue,
         measured: Option<Instant>,
-        frames: impl Fn() -> I,
-    ) -> Placed
-    where
-        I: Iterator<Item = Frame<'f>>,
-    {
+        frames: impl Frames,
+    ) -> Placed {
         let limit = measured.filter(|&now| {
-            let fitting = frames().filter(|frame| port.admits(frame));
-            !port.limits.rx.admit_all(fitting.map(|frame| frame.wire_size()).sum(), now)
+            let size = frames.wire_size(port.max_untagged_len(), |frame| port.admits(frame));
+            !port.limits.rx.admit_all(size, now)
         });
         match port.tap.watch().wants(Stage::Out) {
-            true => self.shared.place_and_capture(port, rx, limit, frames()),
-            false => place_all(port, rx, limit, frames()),
+            true => self.shared.place_and_capture(port, rx, limit, frames.iter()),
+            false => place_all(port, rx, limit, frames.iter()),
         }
     }
 
@@ -235,7 +226,7 @@ impl Delivery {
         let mut placed = Placed::default();
         for frame in frames {
             port.carried.put_tag(network, &frame, |frame| {
-                placed += self.place(port, rx, measured, || std::iter::once(*frame));
+                placed += self.place(port, rx, measured, frame);
             });
         }
         placed
@@ -243,16 +234,13 @@ impl Delivery {
 
     /// Sends frames whose destination was behind an uplink that has gone, as if nobody knew it, beyond the others.
     #[cold]
-    fn deliver_beyond<'f, I>(&mut self, origin: Origin, frames: impl Fn() -> I)
-    where
-        I: Iterator<Item = Frame<'f>>,
-    {
+    fn deliver_beyond(&mut self, origin: Origin, frames: impl Frames) {
         let mut uplinks = self.ports.flooded_uplinks(origin).peekable();
         if uplinks.peek().is_none() {
-            return self.drop_for_removed(frames().count());
+            return self.drop_for_removed(frames.iter().count());
         }
         for uplink in uplinks {
-            self.deliver_to_uplink(origin, uplink.id, frames());
+            self.deliver_to_uplink(origin, uplink.id, frames.iter());
         }
     }
 
@@ -337,39 +325,32 @@ impl Delivery {
     /// Sends a frame from `origin` to where `dst` is now. One that nobody has heard of can only be beyond an
     /// uplink.
     pub fn send(&mut self, origin: Origin, dst: MacAddr, frame: &Frame<'_>) {
-        let frames = || std::iter::once(*frame);
         let found = self.shared.tables().of(origin.network).lookup(dst);
         match found {
             Some(dst) if dst == origin.port => {}
             Some(dst) => {
                 let pair = self.select_rx_queue(dst, frame);
-                self.deliver(origin, dst, pair, Flush::Later, frames);
+                self.deliver(origin, dst, pair, Flush::Later, frame);
             }
-            None => self.send_to_uplinks(origin, frames),
+            None => self.send_to_uplinks(origin, frame),
         }
     }
 
     /// Hands frames to every port and uplink of their network but the one they came from.
     #[cold]
-    pub fn flood<'f, I>(&mut self, origin: Origin, frames: impl Fn() -> I)
-    where
-        I: Iterator<Item = Frame<'f>>,
-    {
+    pub fn flood(&mut self, origin: Origin, frames: impl Frames) {
         let ports = Arc::clone(&self.ports);
         for port in ports.flooded(origin) {
-            self.deliver(origin, port.id, 0, Flush::Later, &frames);
+            self.deliver(origin, port.id, 0, Flush::Later, frames);
         }
         self.send_to_uplinks(origin, frames);
     }
 
     /// Hands frames to every uplink of their network but the one they came from.
-    pub fn send_to_uplinks<'f, I>(&mut self, origin: Origin, frames: impl Fn() -> I)
-    where
-        I: Iterator<Item = Frame<'f>>,
-    {
+    pub fn send_to_uplinks(&mut self, origin: Origin, frames: impl Frames) {
         let ports = Arc::clone(&self.ports);
         for uplink in ports.flooded_uplinks(origin) {
-            self.deliver(origin, uplink.id, 0, Flush::Later, &frames);
+            self.deliver(origin, uplink.id, 0, Flush::Later, frames);
         }
     }
 

@@ -26,7 +26,7 @@ use floodway_process::fault::{self, Point};
 
 use crate::api::capture::Stage;
 use crate::frame::describe::{Special, special};
-use crate::frame::{self, Frame, vlan};
+use crate::frame::{self, Frame, Frames, vlan};
 use crate::pipeline::decide::{
     self, LastAddresses, Objection, Source, Verdict, accept, addresses, check_received,
     is_announcement,
@@ -34,7 +34,7 @@ use crate::pipeline::decide::{
 use crate::pipeline::delivery::{Delivery, Flush};
 use crate::pipeline::inbound;
 use crate::pipeline::tcp_offload::Session;
-use crate::queues::tx::{BATCH, Batch};
+use crate::queues::tx::{BATCH, Batch, bits};
 use crate::state::carried::take_tag;
 use crate::state::port::Port;
 use crate::state::ports::Ports;
@@ -79,7 +79,7 @@ impl Forwarder {
     #[inline]
     pub fn forward_batch(&mut self, ingress: &Port, batch: &mut Batch, now: Instant) {
         let limit = &ingress.limits.tx;
-        if limit.is_limited() && !limit.admit_all(batch.wire_size(), now) {
+        if limit.is_limited() && !limit.admit_all(batch.all().wire_size(u32::MAX, |_| true), now) {
             batch.police(DropReason::RateLimit, |frame| limit.admit(frame, now));
         }
         let done = if ingress.is_trunk() { self.forward_trunk(ingress, batch, now) } else { 0 };
@@ -100,12 +100,12 @@ impl Forwarder {
                 }
                 Verdict::To { dst, pair } => {
                     let flush = Flush::Moderated(now);
-                    self.delivery.deliver(origin, dst, pair, flush, || frames(batch, same));
+                    self.delivery.deliver(origin, dst, pair, flush, batch.select(same));
                 }
                 Verdict::Flood if is_shown => {
                     self.send_to_uplink(ingress, batch, same, verdict, offload);
                 }
-                Verdict::Flood => self.delivery.flood(origin, || frames(batch, same)),
+                Verdict::Flood => self.delivery.flood(origin, batch.select(same)),
                 Verdict::Drop(reason) => bits(same).for_each(|i| batch.drop_frame(i, reason)),
             }
         }
@@ -141,10 +141,11 @@ impl Forwarder {
             leave_port(ingress, delivery, verdict, frame);
         };
         if !offload {
-            return frames(batch, mask).for_each(|frame| leave(&mut self.delivery, &frame));
+            let frames = batch.select(mask);
+            return frames.iter().for_each(|frame| leave(&mut self.delivery, &frame));
         }
         let mut session = Session::open(ingress, &mut self.delivery);
-        let expected = session.look_up_batch(frames(batch, mask));
+        let expected = session.look_up_batch(batch.select(mask).iter());
         let mut expected = expected.iter();
         for i in bits(mask) {
             let Some(frame) = batch.frame(i) else { continue };
@@ -269,7 +270,7 @@ impl Forwarder {
                 };
             }
         }
-        for frame in frames(batch, changed) {
+        for frame in batch.select(changed).iter() {
             self.delivery.learn(addresses(frame.prefix).1, ingress.origin(), false, now);
         }
         (valid, data_frames)
@@ -432,10 +433,9 @@ impl Forwarder {
                 if let Some(port) = self.offloading(ingress, dst) {
                     return self.offload_received(ingress, &port, pair, &frame, bytes);
                 }
-                let frames = || std::iter::once(frame);
-                self.delivery.deliver(ingress, dst, pair, Flush::Later, frames);
+                self.delivery.deliver(ingress, dst, pair, Flush::Later, &frame);
             }
-            Verdict::Flood => self.delivery.flood(ingress, || std::iter::once(frame)),
+            Verdict::Flood => self.delivery.flood(ingress, &frame),
             Verdict::Drop(reason) => return Err(reason),
         }
         Ok(())
@@ -479,8 +479,7 @@ impl Forwarder {
         bytes: Bytes<'_, '_>,
     ) -> Result<(), DropReason> {
         let deliver = |delivery: &mut Delivery, frame: &Frame<'_>| {
-            let frames = || std::iter::once(*frame);
-            delivery.deliver_measured(ingress, port.id, pair, Flush::Later, frames);
+            delivery.deliver_measured(ingress, port.id, pair, Flush::Later, frame);
         };
         if (pair >= port.rx_running() && !port.is_awaited()) || !port.admits(frame) {
             // Dropped and counted there, or left for a guest that may come back. What the guest cannot get must not be acknowledged for it.
@@ -522,10 +521,9 @@ pub(super) fn send_as(
     verdict: Verdict,
     frame: &Frame<'_>,
 ) {
-    let frames = || std::iter::once(*frame);
     match verdict {
-        Verdict::To { dst, pair } => delivery.deliver(origin, dst, pair, Flush::Later, frames),
-        _ => delivery.flood(origin, frames),
+        Verdict::To { dst, pair } => delivery.deliver(origin, dst, pair, Flush::Later, frame),
+        _ => delivery.flood(origin, frame),
     }
 }
 
@@ -538,18 +536,4 @@ fn refuse(ingress: &Port, objection: Objection, prefix: &[u8]) -> DropReason {
         Objection::Tagged | Objection::Source(_) => {}
     }
     objection.reason(prefix)
-}
-
-/// The indices of the bits that are set in `mask`, lowest first.
-fn bits(mut mask: u32) -> impl Iterator<Item = usize> {
-    std::iter::from_fn(move || {
-        let i = mask.trailing_zeros();
-        mask &= mask.wrapping_sub(1);
-        (i < u32::BITS).then_some(i as usize)
-    })
-}
-
-/// The frames of `batch` whose bits are set in `mask`.
-fn frames(batch: &Batch, mask: u32) -> impl Iterator<Item = Frame<'_>> {
-    bits(mask).filter_map(|i| batch.frame(i))
 }

@@ -114,8 +114,7 @@ impl Delivery {
                 for PendingFrame { vnet, bytes, .. } in waiting {
                     frame::with_slice(vnet, &bytes, |frame| {
                         let pair = self.select_rx_queue(place, frame);
-                        let frames = || std::iter::once(*frame);
-                        self.deliver(origin, place, pair, Flush::Later, frames);
+                        self.deliver(origin, place, pair, Flush::Later, frame);
                     });
                 }
             }
@@ -148,7 +147,7 @@ impl Delivery {
         };
         let bytes = Link::new(mac, MacAddr::BROADCAST).arp(&request);
         frame::with_slice(VnetHdr::default(), &bytes, |frame| {
-            self.send_to_uplinks(origin, || std::iter::once(*frame));
+            self.send_to_uplinks(origin, frame);
         });
     }
 

@@ -6,7 +6,7 @@
 //!
 //! [`TxQueue::dequeue_burst`] takes up to [`BATCH`] chains in two passes, so that the memory of one pass is
 //! on its way into the cache while the other works: first the descriptors, then for each frame its
-//! virtio-net header and its first [`PREFIX_LEN`] bytes, copied into the batch. The worker then
+//! virtio-net header and its first [`PREFIX_LEN`](crate::frame::PREFIX_LEN) bytes, copied into the [`Batch`]. The worker then
 //! forwards the batch's frames; their remaining bytes are still in guest memory.
 //! [`TxQueue::complete`] gives the descriptors back, in order, and interrupts the guest if it wants;
 //! [`TxQueue::complete_moderated`] may let the interrupt wait ([`crate::queues::moderation`]).
@@ -14,26 +14,25 @@
 //! **Invariants**: a batch keeps the guest memory alive that its frames point into. Every chain
 //! that was taken is given back, forwarded or not; every frame is forwarded or its drop counted.
 
-use std::cell::UnsafeCell;
-use std::sync::Arc;
+mod batch;
+#[cfg(test)]
+mod tests;
 
 use floodway_core::time::Instant;
 use floodway_core::work::Work;
 use floodway_process::fault::{self, Point};
-use floodway_wire::vnet::{self, VnetHdr};
+use floodway_wire::vnet;
 
-use crate::frame::iovec::{GuestIoVec, GuestIoVecs};
+use crate::frame::MAX_FRAME_LEN;
 use crate::frame::vnet_offload::Offloads;
-use crate::frame::{self, Frame, MAX_FRAME_LEN, PREFIX_LEN, WireSize};
-use crate::memory::{GuestMemory, copy};
 use crate::queues::moderation::{Completed, Completions, Moderated};
 use crate::queues::ring::{Interrupts, Ring};
 use crate::queues::virtqueue::{self, Access, Plain, Pop, RingBroken};
 use crate::stats::ledger::MODEL;
 use crate::stats::{DropReason, Traffic};
-
-/// Most frames that are taken from one queue at a time.
-pub const BATCH: usize = 32;
+use batch::TxFrame;
+pub(crate) use batch::bits;
+pub use batch::{BATCH, Batch, Selected};
 
 /// What a chain and a descriptor cost, in bytes that could be copied instead. The place of the prefix, which every frame has, is
 /// counted among the descriptors.
@@ -51,163 +50,6 @@ pub struct TxFeatures {
     pub hdr_len: usize,
     /// What the guest may leave undone.
     pub offloads: Offloads,
-}
-
-/// One frame of a batch.
-struct TxFrame {
-    head: u16,
-    prefix_len: u8,
-    vnet: VnetHdr,
-    /// Bytes of the frame.
-    len: u32,
-    /// Its iovecs are `batch.iovecs[parts.0..parts.1]`; the first is the prefix.
-    parts: (u32, u32),
-    dropped: Option<DropReason>,
-}
-
-/// Copies of the first bytes of a batch's frames.
-///
-/// Pointers to them stand in the batch's iovecs. All access is by pointers that are derived from the vector's own, never by
-/// a reference to a whole frame or to the vector's contents: no use of the batch makes those in the iovecs stale.
-struct Prefixes(Vec<UnsafeCell<[u8; PREFIX_LEN]>>);
-
-impl Prefixes {
-    fn as_ptr(&self, i: usize) -> *mut [u8; PREFIX_LEN] {
-        assert!(i < self.0.len(), "one for each frame of a batch");
-        // SAFETY: i < len.
-        UnsafeCell::raw_get(unsafe { self.0.as_ptr().add(i) })
-    }
-
-    #[inline]
-    fn get(&self, i: usize) -> &[u8; PREFIX_LEN] {
-        // SAFETY: inside the vector; it changes only through `get_mut`.
-        unsafe { &*self.as_ptr(i) }
-    }
-
-    #[inline]
-    fn get_mut(&mut self, i: usize) -> &mut [u8; PREFIX_LEN] {
-        // SAFETY: inside the vector, and nobody else reads or writes it for the lifetime of `self`'s borrow.
-        unsafe { &mut *self.as_ptr(i) }
-    }
-}
-
-/// Frames taken from a transmit queue and not yet given back.
-pub struct Batch {
-    frames: Vec<TxFrame>,
-    prefixes: Prefixes,
-    /// Also keeps the guest's memory mapped.
-    iovecs: GuestIoVecs,
-    /// What it took to fill it.
-    taken: Work,
-    /// It ended before the queue did.
-    more: bool,
-}
-
-impl Default for Batch {
-    fn default() -> Self {
-        let prefixes = (0..BATCH).map(|_| UnsafeCell::new([0; PREFIX_LEN])).collect();
-        Self {
-            frames: Vec::with_capacity(BATCH),
-            prefixes: Prefixes(prefixes),
-            iovecs: GuestIoVecs::default(),
-            taken: Work::default(),
-            more: false,
-        }
-    }
-}
-
-impl Batch {
-    /// Frames in the batch, dropped ones included; at most [`BATCH`].
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.frames.len()
-    }
-
-    /// No frames.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.frames.is_empty()
-    }
-
-    /// Returns `true` if the queue had more than the batch was to hold, or may have.
-    #[must_use]
-    pub const fn has_more(&self) -> bool {
-        self.more
-    }
-
-    /// Chains and descriptors that were walked to fill it, those included that were left for the next batch.
-    #[must_use]
-    pub const fn taken(&self) -> &Work {
-        &self.taken
-    }
-
-    /// The `i`-th frame, unless it was dropped.
-    #[inline]
-    #[must_use]
-    pub fn frame(&self, i: usize) -> Option<Frame<'_>> {
-        let f = self.frames.get(i)?;
-        if f.dropped.is_some() {
-            return None;
-        }
-        let parts = &self.iovecs.as_slice()[f.parts.0 as usize..f.parts.1 as usize];
-        Some(Frame {
-            vnet: f.vnet,
-            prefix: &self.prefixes.get(i)[..usize::from(f.prefix_len)],
-            parts,
-            len: f.len,
-        })
-    }
-
-    /// Calls `f` with the `i`-th frame, dropped or not, and why it was. Of a frame whose descriptors or headers are wrong only the first bytes are there,
-    /// if any.
-    pub fn with_any(&self, i: usize, f: impl FnOnce(&Frame<'_>, Option<DropReason>)) {
-        let Some(&TxFrame { prefix_len, vnet, len, parts: (start, end), dropped, .. }) =
-            self.frames.get(i)
-        else {
-            return;
-        };
-        let prefix = &self.prefixes.get(i)[..usize::from(prefix_len)];
-        let first = [GuestIoVec::from_slice(prefix)];
-        let parts = &self.iovecs.as_slice()[start as usize..end as usize];
-        // The prefix took its place when nothing else was wrong.
-        let is_whole = parts.first().is_some_and(|part| part.as_ptr() == first[0].as_ptr());
-        let parts = if is_whole { parts } else { &first[..] };
-        f(&Frame { vnet, prefix, parts, len }, dropped);
-    }
-
-    /// Marks the `i`-th frame as dropped.
-    pub fn drop_frame(&mut self, i: usize, reason: DropReason) {
-        self.frames[i].dropped = Some(reason);
-    }
-
-    /// Returns what the frames that were not dropped are on a wire.
-    #[inline]
-    #[must_use]
-    pub fn wire_size(&self) -> WireSize {
-        let frames = self.frames.iter().filter(|frame| frame.dropped.is_none());
-        frames.map(|TxFrame { vnet, len, .. }| WireSize::of(vnet, *len)).sum()
-    }
-
-    /// Marks those frames as dropped that may not `pass`.
-    pub(crate) fn police(&mut self, reason: DropReason, mut pass: impl FnMut(&Frame<'_>) -> bool) {
-        for i in 0..self.len() {
-            if self.frame(i).is_some_and(|frame| !pass(&frame)) {
-                self.drop_frame(i, reason);
-            }
-        }
-    }
-
-    /// Lets go of the guest's memory, which else stays mapped until another guest sends.
-    pub fn release(&mut self) {
-        self.frames.clear();
-        self.iovecs.release();
-    }
-
-    fn reset(&mut self, memory: &Arc<GuestMemory>) {
-        self.frames.clear();
-        self.iovecs.clear();
-        self.iovecs.hold(memory);
-    }
 }
 
 /// One transmit queue of a port. See the module's theory of operation.
@@ -370,36 +212,10 @@ impl TxQueue {
         let end = batch.frames.last().map_or(0, |frame| u64::from(frame.parts.1));
         batch.taken.chains = chains;
         batch.taken.descriptors += end - chains;
-        if self.read_headers(batch) != vnet::GSO_NONE {
+        if batch.read_headers(&self.features, self.enabled) != vnet::GSO_NONE {
             self.leave_what_costs_too_much(batch, limit);
         }
         Ok(())
-    }
-
-    /// Reads the headers of a batch's frames and drops those that are wrong. Returns the bits of all GSO types.
-    #[inline]
-    fn read_headers(&self, batch: &mut Batch) -> u8 {
-        let mut gso_types = 0;
-        // SAFETY: what is put in points into `prefixes`, which live as long as the list and are not written before it is cleared.
-        let iovecs = unsafe { batch.iovecs.as_mut_slice() };
-        for (i, frame) in batch.frames.iter_mut().enumerate() {
-            let (start, end) = (frame.parts.0 as usize, frame.parts.1 as usize);
-            if frame.dropped.is_none()
-                && let Err(reason) = frame.read_headers(
-                    &mut iovecs[start..end],
-                    &mut batch.prefixes,
-                    i,
-                    &self.features,
-                )
-            {
-                frame.dropped = Some(reason);
-            }
-            if frame.dropped.is_none() && !self.enabled {
-                frame.dropped = Some(DropReason::PortDown);
-            }
-            gso_types |= frame.vnet.gso_type;
-        }
-        gso_types
     }
 
     /// Leaves chains for the next batch: those behind the GSO packet with which the batch costs more than `limit` to cut.
@@ -503,93 +319,5 @@ impl TxQueue {
         self.traffic.count_drop(DropReason::BadDescriptor, 1);
         self.broken = true;
         self.stop();
-    }
-}
-
-impl TxFrame {
-    /// A frame of `len` bytes with its header, whose iovecs are those from `start` to `end`, and whose headers nobody has read yet.
-    #[inline(always)]
-    fn new(head: u16, len: u32, start: usize, end: usize, dropped: Option<DropReason>) -> Self {
-        let parts = (start as u32, end as u32);
-        Self { head, prefix_len: 0, vnet: VnetHdr::default(), len, parts, dropped }
-    }
-
-    /// Copies the virtio-net header and the prefix, the `i`-th of `prefixes`, out of the frame's iovecs, of which the first is
-    /// spare, and makes the iovecs start with the prefix.
-    #[inline]
-    fn read_headers(
-        &mut self,
-        iovecs: &mut [GuestIoVec<'static>],
-        prefixes: &mut Prefixes,
-        i: usize,
-        features: &TxFeatures,
-    ) -> Result<(), DropReason> {
-        let hdr_len = features.hdr_len;
-        let len = self.len.checked_sub(hdr_len as u32).ok_or(DropReason::BadDescriptor)?;
-        self.len = len;
-        frame::check_len(len)?;
-        let mut hdr = [0; vnet::LEN];
-        let prefix_len = (len as usize).min(PREFIX_LEN);
-        let prefix = &mut prefixes.get_mut(i)[..prefix_len];
-        // So many iovecs are used up; the one before the rest becomes the prefix.
-        let at = read_start(&mut iovecs[1..], &mut hdr[..hdr_len.min(vnet::LEN)], prefix);
-        self.prefix_len = prefix_len as u8;
-        self.vnet = features.offloads.check(VnetHdr::from_bytes(&hdr), prefix, len)?;
-        // SAFETY: the prefixes belong to the batch as the iovecs do, and are not written before these are cleared.
-        iovecs[at] = unsafe { GuestIoVec::from_raw(prefixes.as_ptr(i).cast(), prefix_len) };
-        self.parts.0 += at as u32;
-        Ok(())
-    }
-}
-
-/// Copies `hdr` and `prefix` out of the front of `iovecs`, which are long enough together, and leaves what follows there. Returns how many are used up.
-#[inline(always)]
-fn read_start(iovecs: &mut [GuestIoVec<'static>], hdr: &mut [u8], prefix: &mut [u8]) -> usize {
-    let taken = hdr.len() + prefix.len();
-    match iovecs.first_mut() {
-        // As in most frames.
-        Some(first) if first.len() >= taken => {
-            // SAFETY: the iovec was checked by `translate` and has so many bytes; the destinations are ours.
-            unsafe {
-                copy::read_shared(first.as_ptr(), hdr.as_mut_ptr(), hdr.len());
-                let behind = first.as_ptr().add(hdr.len());
-                copy::read_shared(behind, prefix.as_mut_ptr(), prefix.len());
-            }
-            *first = first.skip(taken);
-            usize::from(first.is_empty())
-        }
-        _ => {
-            let mut reader = Reader { iovecs, next: 0 };
-            reader.read(hdr);
-            reader.read(prefix);
-            reader.next
-        }
-    }
-}
-
-/// Copies bytes from the front of a list of iovecs.
-struct Reader<'a> {
-    iovecs: &'a mut [GuestIoVec<'static>],
-    /// Pieces that are used up.
-    next: usize,
-}
-
-impl Reader<'_> {
-    /// Fills `out`; the caller knows that the iovecs are long enough.
-    #[inline]
-    fn read(&mut self, out: &mut [u8]) {
-        let mut filled = 0;
-        while filled < out.len() && self.next < self.iovecs.len() {
-            let iovec = self.iovecs[self.next];
-            let n = iovec.len().min(out.len() - filled);
-            // SAFETY: the iovec was checked by `translate` and is at least n long; the destination
-            // has n bytes left and is ours.
-            unsafe { copy::read_shared(iovec.as_ptr(), out.as_mut_ptr().add(filled), n) };
-            filled += n;
-            self.iovecs[self.next] = iovec.skip(n);
-            if n == iovec.len() {
-                self.next += 1;
-            }
-        }
     }
 }

@@ -557,6 +557,13 @@ impl Port {
         }
     }
 
+    /// Bytes of the longest frame that the port's MTU allows without a tag.
+    #[inline]
+    #[must_use]
+    pub fn max_untagged_len(&self) -> u32 {
+        u32::from(self.config.mtu) + ethernet::HEADER_LEN as u32
+    }
+
     /// The frame is not larger than the port's MTU allows. GSO packets are cut or merged at the
     /// ends; only what goes out in one piece is measured.
     #[inline]
@@ -564,7 +571,7 @@ impl Port {
     pub fn admits(&self, frame: &Frame<'_>) -> bool {
         let fits =
             |header_len: u16| frame.len <= u32::from(self.config.mtu) + u32::from(header_len);
-        fits(ethernet::HEADER_LEN as u16)
+        frame.len <= self.max_untagged_len()
             || frame.vnet.is_gso()
             || ethernet::Header::parse(frame.prefix).is_ok_and(|tagged| fits(tagged.len))
     }

@@ -56,9 +56,9 @@ impl Egress<'_> {
             return;
         }
         let pair = self.delivery.select_rx_queue(self.port.id, frame);
-        let (port, frames) = (self.port, || std::iter::once(*frame));
+        let port = self.port;
         // It is the switch that speaks here, for somebody behind an uplink.
-        self.delivery.deliver(port.origin(), port.id, pair, Flush::Later, frames);
+        self.delivery.deliver(port.origin(), port.id, pair, Flush::Later, frame);
     }
 
     /// Sends a frame to where its destination, the port's guest, is now. Returns `false` if that is not known.

@@ -65,8 +65,7 @@ impl Scene {
         frame::with_slice(VnetHdr::default(), &bytes, |frame| {
             let mut session = Session::open(&port, &mut self.delivery);
             let deliver = |delivery: &mut Delivery, frame: &frame::Frame<'_>| {
-                let frames = || std::iter::once(*frame);
-                delivery.deliver(port.origin(), port.id, 0, Flush::Later, frames);
+                delivery.deliver(port.origin(), port.id, 0, Flush::Later, frame);
             };
             if from_network {
                 session.from_network(frame, &bytes, deliver).unwrap();

@@ -241,7 +241,7 @@ fn deliver(delivery: &mut Delivery, pair: u16, flush: Flush) {
     let bytes = numbered(1, 2, 0, 22);
     frame::with_slice(VnetHdr::default(), &bytes, |frame| {
         let origin = Origin { port: PortId(0), network: NetworkId::DEFAULT };
-        delivery.deliver(origin, PortId(1), pair, flush, || std::iter::once(*frame));
+        delivery.deliver(origin, PortId(1), pair, flush, frame);
     });
 }
 

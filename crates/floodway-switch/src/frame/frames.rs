@@ -1,0 +1,23 @@
+//! Frames that go to the same places.
+
+use super::{Frame, WireSize};
+
+/// Frames that go to the same places, in order. They are walked once for each place, and again where they are measured first.
+pub trait Frames: Copy {
+    /// The frames.
+    fn iter(&self) -> impl Iterator<Item = Frame<'_>>;
+
+    /// Returns what those frames are on a wire that `fit`. Frames of at most `always` bytes that are no GSO packets do so.
+    #[inline]
+    fn wire_size(&self, always: u32, fit: impl Fn(&Frame<'_>) -> bool) -> WireSize {
+        let _ = always;
+        self.iter().filter(fit).map(|frame| frame.wire_size()).sum()
+    }
+}
+
+impl Frames for &Frame<'_> {
+    #[inline]
+    fn iter(&self) -> impl Iterator<Item = Frame<'_>> {
+        std::iter::once(**self)
+    }
+}
