@@ -1,10 +1,17 @@
 //! What the connections of a switch are doing, right before something happens to it or to a VM.
 
+use std::thread;
+use std::time::{Duration, Instant};
+
 use anyhow::Result;
 use floodway_switch::api::control::{FlowQuery, FlowStatus, MAX_PAGE};
 
 use super::Measured;
 use crate::switch_process::Switch;
+
+/// For how long it is waited until enough connections owe bytes, and between two looks.
+const PATIENCE: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(200);
 
 /// Connections of all ports that are offloaded.
 #[derive(Clone, Copy, Debug, Default)]
@@ -42,6 +49,21 @@ impl Offloaded {
             if cursor.is_none() {
                 return Ok(all);
             }
+        }
+    }
+
+    /// As [`of`](Self::of), as soon as `least` connections owe bytes. After a minute it returns what there is.
+    ///
+    /// # Errors
+    /// The switch does not answer.
+    pub fn once_owing(switch: &Switch, least: u64) -> Result<Self> {
+        let begun = Instant::now();
+        loop {
+            let all = Self::of(switch)?;
+            if all.owing >= least || begun.elapsed() >= PATIENCE {
+                return Ok(all);
+            }
+            thread::sleep(POLL);
         }
     }
 

@@ -89,6 +89,9 @@ pub struct Followed {
     pub budget_mib: u32,
     /// Key `early_ack_delay_ms` of the port.
     pub early_ack_delay_ms: Option<u64>,
+    /// Connections that have to owe bytes right before a move, which waits for that for a minute at most.
+    #[serde(default)]
+    pub owing: u64,
     /// What lies between the bridge and the client.
     #[serde(default = "TransferPath::direct")]
     pub path: TransferPath,
@@ -303,7 +306,7 @@ impl Followed {
         let (from, to) = (number % 2, (number + 1) % 2);
         let parameters =
             json!({ "downtime-limit": self.downtime_ms, "max-bandwidth": 10_u64 << 30 });
-        let offloaded = Offloaded::of(&hosts.switches[from])?;
+        let offloaded = Offloaded::once_owing(&hosts.switches[from], self.owing)?;
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
             let watch = scope.spawn(|| watch(&hosts.switches[from], &hosts.switches[to], &done));

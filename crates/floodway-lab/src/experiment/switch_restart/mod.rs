@@ -60,6 +60,9 @@ pub struct SwitchRestart {
     pub budget_mib: u32,
     /// Key `early_ack_delay_ms` of each port: for how long a byte may be owed.
     pub early_ack_delay_ms: Option<u32>,
+    /// Connections that have to owe bytes right before an event, which waits for that for a minute at most.
+    #[serde(default)]
+    pub owing: u64,
     /// What the switch does for the guests: `offload`, `agentless` or another one that transmits.
     #[serde(default = "both_offloads")]
     pub variant: Variant,
@@ -146,8 +149,8 @@ impl SwitchRestart {
             interval: Duration::from_millis(self.interval_ms),
             seconds: part.seconds(),
         };
-        let events = self.cycles;
-        self.loads.iter().map(move |&load| Case { part, load, events, size })
+        let (events, owing) = (self.cycles, self.owing);
+        self.loads.iter().map(move |&load| Case { part, load, events, size, owing })
     }
 
     /// Sets the keys of the offload of all ports in a switch's configuration.

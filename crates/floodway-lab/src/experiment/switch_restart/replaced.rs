@@ -109,6 +109,8 @@ pub struct Case {
     pub events: u32,
     /// How much the load carries.
     pub size: Size,
+    /// Connections that have to owe bytes right before an event.
+    pub owing: u64,
 }
 
 /// What one event showed.
@@ -162,7 +164,8 @@ impl Case {
 
     fn event(self, Ends { guests, host, .. }: Ends<'_>, switch: &mut Switch) -> Result<Event> {
         let (calm, ()) = arrivals::longest_gap(host, self.part.calm(), || Ok(()))?;
-        let (before, offloaded) = (online_flows(switch, guests)?, Offloaded::of(switch)?);
+        let before = online_flows(switch, guests)?;
+        let offloaded = Offloaded::once_owing(switch, self.owing)?;
         let (outage, upgrade) = arrivals::longest_gap(host, WATCH, || self.part.replace(switch))?;
         let online = [before, online_flows(switch, guests)?];
         Ok(Event { outage, calm, online, offloaded, upgrade, held: Held::of(guests, switch)? })
