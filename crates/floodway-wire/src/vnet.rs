@@ -45,6 +45,9 @@ pub struct VnetHdr {
 }
 
 impl VnetHdr {
+    /// Bits of the first word ([`to_words`](Self::to_words)) one of which is set in the header of a sender that leaves a checksum to be filled in, or sends a GSO packet.
+    pub const ASKS: u64 = F_NEEDS_CSUM as u64 | 0xff << 8;
+
     /// Reads the fields from wire order; `num_buffers` is zero for a legacy header.
     #[must_use]
     pub fn from_bytes(b: &[u8; LEN]) -> Self {
@@ -85,6 +88,21 @@ impl VnetHdr {
         (first, self.csum_offset as u32 | (self.num_buffers as u32) << 16)
     }
 
+    /// The reverse of [`to_words`](Self::to_words) without `num_buffers`, which a sender has no use for: of the second word the least significant 16 bits.
+    #[inline]
+    #[must_use]
+    pub const fn from_words(first: u64, second: u16) -> Self {
+        Self {
+            flags: first as u8,
+            gso_type: (first >> 8) as u8,
+            hdr_len: (first >> 16) as u16,
+            gso_size: (first >> 32) as u16,
+            csum_start: (first >> 48) as u16,
+            csum_offset: second,
+            num_buffers: 0,
+        }
+    }
+
     /// The checksum of the frame still has to be completed.
     #[must_use]
     pub const fn needs_csum(&self) -> bool {
@@ -122,6 +140,8 @@ mod tests {
         assert_eq!(VnetHdr::from_bytes(&hdr.to_bytes()), hdr);
         let bytes = [1, 0x81, 66, 0, 0xa8, 5, 34, 0, 16, 0, 2, 0];
         assert_eq!(hdr.to_bytes(), bytes);
+        let (first, last) = hdr.to_words();
+        assert_eq!(VnetHdr::from_words(first, last as u16), VnetHdr { num_buffers: 0, ..hdr });
         assert!(hdr.is_gso() && hdr.gso_kind() == GSO_TCPV4);
     }
 }

@@ -13,6 +13,12 @@ pub trait Frames: Copy {
         let _ = always;
         self.iter().filter(fit).map(|frame| frame.wire_size()).sum()
     }
+
+    /// Returns how many are bare acknowledgements.
+    #[inline]
+    fn pure_acks(&self) -> u64 {
+        self.iter().map(|frame| u64::from(frame.is_pure_ack())).sum()
+    }
 }
 
 impl Frames for &Frame<'_> {

@@ -139,21 +139,7 @@ impl Frame<'_> {
     #[inline]
     #[must_use]
     pub fn is_pure_ack(&self) -> bool {
-        // Most frames are told apart by a byte or two. None without these is an acknowledgement.
-        let Some(head) = self.prefix.first_chunk::<24>() else { return false };
-        let protocol = match u16::from_ne_bytes([head[12], head[13]]) {
-            IPV4 => head[14 + 9],
-            IPV6 => head[14 + 6],
-            _ => return false,
-        };
-        protocol == TCP && self.len <= MAX_ACK_LEN && self.only_acknowledges()
-    }
-
-    #[inline(never)]
-    fn only_acknowledges(&self) -> bool {
-        let Ok(meta) = parse(self.prefix, self.len as usize) else { return false };
-        let flags = meta.tcp().map(|tcp| tcp.flags);
-        meta.payload_len == 0 && flags.is_some_and(|flags| !flags.intersects(NO_BARE_ACK))
+        is_pure_ack(self.prefix, self.len)
     }
 
     /// Copies the whole frame to the end of `buffer`.
@@ -175,6 +161,26 @@ impl Frame<'_> {
             rest = more;
         }
     }
+}
+
+/// As [`Frame::is_pure_ack`], for a frame of `len` bytes that begins with `prefix`.
+#[inline]
+pub(crate) fn is_pure_ack(prefix: &[u8], len: u32) -> bool {
+    // Most frames are told apart by a byte or two. None without these is an acknowledgement.
+    let Some(head) = prefix.first_chunk::<24>() else { return false };
+    let protocol = match u16::from_ne_bytes([head[12], head[13]]) {
+        IPV4 => head[14 + 9],
+        IPV6 => head[14 + 6],
+        _ => return false,
+    };
+    protocol == TCP && len <= MAX_ACK_LEN && only_acknowledges(prefix, len)
+}
+
+#[inline(never)]
+fn only_acknowledges(prefix: &[u8], len: u32) -> bool {
+    let Ok(meta) = parse(prefix, len as usize) else { return false };
+    let flags = meta.tcp().map(|tcp| tcp.flags);
+    meta.payload_len == 0 && flags.is_some_and(|flags| !flags.intersects(NO_BARE_ACK))
 }
 
 /// Checks the length of a frame, which is counted without its virtio-net header.

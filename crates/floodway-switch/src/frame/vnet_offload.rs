@@ -71,7 +71,12 @@ impl Offloads {
         if flags == 0 && vnet.gso_type == vnet::GSO_NONE {
             return Ok(VnetHdr::default());
         }
-        let vnet = VnetHdr { flags, num_buffers: 0, ..vnet };
+        self.check_claim(VnetHdr { flags, num_buffers: 0, ..vnet }, prefix, len)
+    }
+
+    /// Checks a header that asks for something.
+    #[inline(never)]
+    fn check_claim(&self, vnet: VnetHdr, prefix: &[u8], len: u32) -> Result<VnetHdr, DropReason> {
         if !self.allow(&vnet) || !vnet.needs_csum() {
             return Err(DropReason::BadOffload);
         }

@@ -8,6 +8,12 @@
 /// Longest copy that is made without a call.
 pub(crate) const INLINE: usize = 128;
 
+/// The largest word that one instruction moves on every processor of this kind.
+#[cfg(target_arch = "x86_64")]
+type Wide = std::arch::x86_64::__m128i;
+#[cfg(not(target_arch = "x86_64"))]
+type Wide = u64;
+
 /// A word at any address.
 #[repr(C, packed)]
 #[derive(Clone, Copy)]
@@ -65,6 +71,16 @@ unsafe fn copy_bytes(from: *const u8, to: *mut u8, n: usize) {
     }
 }
 
+/// Reads a word as it lies in memory that somebody else may be writing to, once.
+///
+/// # Safety
+/// Its bytes are readable.
+#[inline(always)]
+pub(crate) unsafe fn read_word<T: Copy>(from: *const u8) -> T {
+    // SAFETY: the caller answers for the bytes. A packed word has no alignment.
+    unsafe { from.cast::<Unaligned<T>>().read_volatile() }.0
+}
+
 /// Copies `n` bytes out of memory that somebody else may be writing to, by volatile reads: whatever is done with the copy, the compiler does not go
 /// back to where it came from.
 ///
@@ -74,32 +90,37 @@ unsafe fn copy_bytes(from: *const u8, to: *mut u8, n: usize) {
 pub(crate) unsafe fn read_shared(from: *const u8, to: *mut u8, n: usize) {
     // SAFETY: of all words the bytes are inside 0 to n; the caller answers for those. A packed word has no alignment.
     unsafe {
-        let read = |at: usize| {
-            let word = from.add(at).cast::<Unaligned<u64>>().read_volatile();
-            to.add(at).cast::<Unaligned<u64>>().write(word);
-        };
-        if n < 8 {
+        if n < size_of::<u64>() {
             for at in 0..n {
                 to.add(at).write(from.add(at).read_volatile());
             }
-            return;
+        } else if n < 2 * size_of::<Wide>() {
+            read_words::<u64>(from, to, n);
+        } else {
+            read_words::<Wide>(from, to, n);
         }
+    }
+}
+
+/// As [`read_shared`], word by word.
+///
+/// # Safety
+/// As for [`read_shared`], and `n` is at least the size of a word.
+#[inline(always)]
+unsafe fn read_words<T: Copy>(from: *const u8, to: *mut u8, n: usize) {
+    let last = n - size_of::<T>();
+    // SAFETY: no word begins behind `last`, which the caller has bytes for.
+    unsafe {
+        let read = |at: usize| {
+            to.add(at).cast::<Unaligned<T>>().write(Unaligned(read_word(from.add(at))));
+        };
         let mut at = 0;
-        while at + 32 <= n {
+        while at < last {
             read(at);
-            read(at + 8);
-            read(at + 16);
-            read(at + 24);
-            at += 32;
+            at += size_of::<T>();
         }
-        while at + 8 <= n {
-            read(at);
-            at += 8;
-        }
-        if at < n {
-            // Bytes that are read twice differ if somebody writes meanwhile; the copy has what was read last.
-            read(n - 8);
-        }
+        // Bytes that are read twice differ if somebody writes meanwhile; the copy has what was read last.
+        read(last);
     }
 }
 

@@ -8,7 +8,7 @@ impl GuestMemory {
     /// there (at least 1). `None` if the address is in no region.
     ///
     /// `hint` is the region of the caller's last hit; almost every guest has its buffers in one.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn translate(&self, hint: &mut usize, gpa: u64, len: u32) -> Option<(*mut u8, u32)> {
         let region = match self.regions.get(*hint) {

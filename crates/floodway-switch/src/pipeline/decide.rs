@@ -172,13 +172,25 @@ pub(super) fn check_received(frame: &Frame<'_>) -> Result<VnetHdr, DropReason> {
 }
 
 impl Delivery {
-    /// As [`look_up`](Self::look_up) of a frame that goes where an earlier one of its batch with the same addresses went.
+    /// As [`look_up`](Self::look_up) of a frame that goes where an earlier one of its batch with the same addresses went. It is not asked for if nothing in it matters.
     #[inline]
-    pub(super) fn look_up_again(&self, ingress: Origin, dst: PortId, frame: &Frame<'_>) -> Verdict {
-        if !self.ports.fits(ingress.network, frame) {
-            return Verdict::Drop(DropReason::Oversize);
+    pub(super) fn look_up_again<'f>(
+        &self,
+        ingress: Origin,
+        dst: PortId,
+        frame: impl FnOnce() -> Option<Frame<'f>>,
+    ) -> Verdict {
+        let only = Verdict::To { dst, pair: 0 };
+        if self.ports.fit_all() && self.rx_queues(dst) < 2 {
+            return only;
         }
-        Verdict::To { dst, pair: self.select_rx_queue(dst, frame) }
+        match frame() {
+            Some(frame) if !self.ports.fits(ingress.network, &frame) => {
+                Verdict::Drop(DropReason::Oversize)
+            }
+            Some(frame) => Verdict::To { dst, pair: self.select_rx_queue(dst, &frame) },
+            None => only,
+        }
     }
 
     /// Where a frame goes by its destination.

@@ -209,7 +209,7 @@ impl Delivery {
         });
         match port.tap.watch().wants(Stage::Out) {
             true => self.shared.place_and_capture(port, rx, limit, frames.iter()),
-            false => place_all(port, rx, limit, frames.iter()),
+            false => place_all(port, rx, limit, frames),
         }
     }
 
@@ -358,10 +358,17 @@ impl Delivery {
     #[inline]
     #[must_use]
     pub fn select_rx_queue(&self, dst: PortId, frame: &Frame<'_>) -> u16 {
-        match self.ports.get(dst.index()).map_or(0, |port| port.rx_running()) {
+        match self.rx_queues(dst) {
             0 | 1 => 0,
             n => (flow_hash(frame) % u64::from(n)) as u16,
         }
+    }
+
+    /// The receive queues of `dst` that run; none of an uplink.
+    #[inline]
+    #[must_use]
+    pub fn rx_queues(&self, dst: PortId) -> u16 {
+        self.ports.get(dst.index()).map_or(0, |port| port.rx_running())
     }
 
     /// Lets guests see what was delivered.
@@ -430,14 +437,14 @@ impl AddAssign for Placed {
 
 /// Places frames in `rx`, and counts those that do not fit the port, or its rate limit at the time `limit` if they have not passed it together.
 #[inline]
-pub(super) fn place_all<'f>(
+pub(super) fn place_all(
     port: &Port,
     rx: &mut RxQueue,
     limit: Option<Instant>,
-    frames: impl Iterator<Item = Frame<'f>>,
+    frames: impl Frames,
 ) -> Placed {
-    let mut placed = Placed::default();
-    for frame in frames {
+    let mut placed = Placed { pure_acks: frames.pure_acks(), ..Placed::default() };
+    for frame in frames.iter() {
         placed.frames += 1;
         placed.work.descriptors += frame.parts.len() as u64;
         placed.bytes += u64::from(frame.len);
@@ -446,7 +453,6 @@ pub(super) fn place_all<'f>(
             placed.work.bytes += u64::from(frame.len);
             placed.work.segments += u64::from(frame.segments());
         }
-        placed.pure_acks += u64::from(frame.is_pure_ack());
         if !port.admits(&frame) {
             rx.traffic.count_drop(DropReason::Oversize, 1);
         } else if limit.is_some_and(|now| !port.limits.rx.admit(&frame, now)) {

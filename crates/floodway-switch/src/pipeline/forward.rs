@@ -32,9 +32,10 @@ use crate::pipeline::decide::{
     is_announcement,
 };
 use crate::pipeline::delivery::{Delivery, Flush};
+use crate::pipeline::groups::Groups;
 use crate::pipeline::inbound;
 use crate::pipeline::tcp_offload::Session;
-use crate::queues::tx::{BATCH, Batch, bits};
+use crate::queues::tx::{Batch, bits};
 use crate::state::carried::take_tag;
 use crate::state::port::Port;
 use crate::state::ports::Ports;
@@ -83,17 +84,12 @@ impl Forwarder {
             batch.police(DropReason::RateLimit, |frame| limit.admit(frame, now));
         }
         let done = if ingress.is_trunk() { self.forward_trunk(ingress, batch, now) } else { 0 };
-        let mut verdicts = [Verdict::Flood; BATCH];
-        // One bit for each frame that has to be delivered.
-        let (mut left, data_frames) = self.classify_batch(ingress, batch, done, now, &mut verdicts);
+        let mut groups = Groups::new();
+        let data_frames = self.classify_batch(ingress, batch, done, now, &mut groups);
         let origin = ingress.origin();
         let offload = ingress.offload.is_active();
         let is_shown = offload || ingress.inbound.is_active();
-        while left != 0 {
-            let verdict = verdicts[left.trailing_zeros() as usize];
-            let same =
-                bits(left).filter(|&i| verdicts[i] == verdict).fold(0, |mask, i| mask | 1 << i);
-            left &= !same;
+        for (verdict, same) in groups.iter() {
             match verdict {
                 Verdict::To { dst, .. } if is_shown && self.is_uplink(dst) => {
                     self.send_to_uplink(ingress, batch, same, verdict, offload);
@@ -234,8 +230,7 @@ impl Forwarder {
         self.delivery.next_interrupt()
     }
 
-    /// Fills in the verdicts of all frames but those of the mask `done`; answers a mask of the frames that have one, and how many of them are no bare
-    /// acknowledgements.
+    /// Puts all frames but those of the mask `done` into `groups`. Returns how many of them are no bare acknowledgements.
     #[inline]
     fn classify_batch(
         &mut self,
@@ -243,24 +238,24 @@ impl Forwarder {
         batch: &Batch,
         done: u32,
         now: Instant,
-        verdicts: &mut [Verdict; BATCH],
-    ) -> (u32, u64) {
-        let (mut valid, mut changed, mut data_frames) = (0, 0, 0);
+        groups: &mut Groups,
+    ) -> u64 {
+        let (mut valid, mut changed) = (0, 0);
         {
             let tables = self.delivery.shared.tables();
             let table = tables.of(ingress.network);
             let mut last = LastAddresses::NONE;
-            for (i, verdict) in verdicts.iter_mut().enumerate().take(batch.len()) {
-                let Some(frame) = batch.frame(i).filter(|_| done >> i & 1 == 0) else { continue };
+            for i in 0..batch.len() {
+                let Some(prefix) = batch.prefix(i).filter(|_| done >> i & 1 == 0) else { continue };
                 valid |= 1 << i;
-                data_frames += u64::from(!frame.is_pure_ack());
-                if let Some(dst) = last.destination(frame.prefix) {
-                    *verdict = self.classify_again(ingress, dst, &frame);
+                if let Some(dst) = last.destination(prefix) {
+                    groups.add(i, self.classify_again(ingress, dst, prefix, || batch.frame(i)));
                     continue;
                 }
+                let Some(frame) = batch.frame(i) else { continue };
                 let source = self.observe(table, ingress, &frame, now);
                 changed |= u32::from(source == Ok(Source::Changed)) << i;
-                *verdict = match source {
+                let verdict = match source {
                     Ok(source) => {
                         let verdict = self.classify(table, ingress, ingress.origin(), &frame, now);
                         last.note(frame.prefix, source, verdict);
@@ -268,12 +263,13 @@ impl Forwarder {
                     }
                     Err(reason) => Verdict::Drop(reason),
                 };
+                groups.add(i, verdict);
             }
         }
         for frame in batch.select(changed).iter() {
             self.delivery.learn(addresses(frame.prefix).1, ingress.origin(), false, now);
         }
-        (valid, data_frames)
+        u64::from(u32::count_ones(valid)) - batch.select(valid).pure_acks()
     }
 
     /// Checks the source of a frame from a VM.
@@ -314,12 +310,18 @@ impl Forwarder {
         verdict
     }
 
-    /// What becomes of a frame from a VM that has the addresses of one that went to `dst`.
+    /// What becomes of a frame from a VM, which begins with `prefix`, that has the addresses of one that went to `dst`.
     #[inline]
-    fn classify_again(&self, ingress: &Port, dst: PortId, frame: &Frame<'_>) -> Verdict {
-        match decide::check_all_but_source(ingress, frame.prefix) {
+    fn classify_again<'f>(
+        &self,
+        ingress: &Port,
+        dst: PortId,
+        prefix: &[u8],
+        frame: impl FnOnce() -> Option<Frame<'f>>,
+    ) -> Verdict {
+        match decide::check_all_but_source(ingress, prefix) {
             Ok(()) => self.delivery.look_up_again(ingress.origin(), dst, frame),
-            Err(objection) => Verdict::Drop(refuse(ingress, objection, frame.prefix)),
+            Err(objection) => Verdict::Drop(refuse(ingress, objection, prefix)),
         }
     }
 

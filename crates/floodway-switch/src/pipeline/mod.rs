@@ -3,6 +3,7 @@
 mod decide;
 pub mod delivery;
 pub mod forward;
+mod groups;
 pub mod inbound;
 mod migration;
 mod taps;

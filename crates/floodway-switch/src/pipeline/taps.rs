@@ -106,7 +106,7 @@ impl Shared {
         let mut placed = Placed::default();
         for frame in frames {
             let drops = Drops::of(&rx.traffic);
-            placed += place_all(port, rx, limit, std::iter::once(frame));
+            placed += place_all(port, rx, limit, &frame);
             self.capture_delivered(port, &frame, drops.newest(&rx.traffic));
         }
         placed

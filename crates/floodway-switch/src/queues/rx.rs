@@ -158,6 +158,8 @@ impl RxQueue {
         self.stopped = false;
         self.pending.look_again();
         self.moderation = Moderation::default();
+        let hdr_len = features.hdr_len.clamp(vnet::LEGACY_LEN, vnet::LEN);
+        let features = RxFeatures { hdr_len, ..features };
         if features != self.features {
             // What waits was meant for a guest that could take it as it is.
             if !self.awaited {
@@ -302,10 +304,17 @@ impl RxQueue {
     }
 
     /// Delivers one frame: placed, pending, or dropped and counted.
-    #[inline]
+    #[inline(always)]
     pub fn deliver(&mut self, frame: &Frame<'_>) {
+        if !(self.features.offloads.allow(&frame.vnet) && self.place_at_once(frame)) {
+            self.deliver_otherwise(frame);
+        }
+    }
+
+    #[inline(never)]
+    fn deliver_otherwise(&mut self, frame: &Frame<'_>) {
         if self.features.offloads.allow(&frame.vnet) {
-            self.deliver_as_is(frame);
+            self.deliver_in_chains(frame);
         } else {
             self.deliver_in_software(frame);
         }
@@ -327,13 +336,24 @@ impl RxQueue {
         }
     }
 
-    #[inline]
     fn deliver_as_is(&mut self, frame: &Frame<'_>) {
+        if !self.place_at_once(frame) {
+            self.deliver_in_chains(frame);
+        }
+    }
+
+    /// Writes `frame` into one receive buffer, if none waits. Returns `false` if that cannot be done; nothing is taken then.
+    #[inline(always)]
+    fn place_at_once(&mut self, frame: &Frame<'_>) -> bool {
+        self.pending.frames.is_empty() && self.place_in_one(frame)
+    }
+
+    fn deliver_in_chains(&mut self, frame: &Frame<'_>) {
         if self.ring.is_none() {
             return self.wait_for_guest(frame);
         }
         if self.pending.frames.is_empty() {
-            match self.place(frame) {
+            match self.place_in_chains(frame) {
                 Ok(Placed::Yes) => return,
                 Ok(Placed::Never(reason)) => return self.traffic.count_drop(reason, 1),
                 Ok(Placed::NoBuffers) => {}
@@ -481,17 +501,17 @@ impl RxQueue {
     }
 
     /// Writes `frame` into one receive buffer in one piece, as most have. Returns `false` if that is not what the guest has next; nothing is taken then.
-    #[inline]
+    #[inline(always)]
     fn place_in_one(&mut self, frame: &Frame<'_>) -> bool {
         let Some(ring) = &mut self.ring else { return false };
         let queue = &mut ring.queue;
-        let hdr_len = self.features.hdr_len.clamp(vnet::LEGACY_LEN, vnet::LEN);
+        let hdr_len = self.features.hdr_len;
         let need = hdr_len as u32 + frame.len;
         let Some(Plain { head, ptr, .. }) = queue.pop_plain(Access::Write { need }) else {
             return false;
         };
         let hdr = header(frame, self.features.offloads, 1);
-        // SAFETY: the buffer has `need` bytes: those of the header, and the frame's, beyond which nothing is written. Two guests, or one guest's buffers, may name the same bytes: `copy`
+        // SAFETY: the header has at least its legacy length (`start`), and the buffer has `need` bytes: those of the header, and the frame's, beyond which nothing is written. Two guests, or one guest's buffers, may name the same bytes: `copy`
         // allows overlap.
         unsafe {
             write_header(&hdr, ptr, hdr_len);
@@ -530,7 +550,7 @@ impl RxQueue {
         let queue = &mut ring.queue;
         let hdr = header(frame, self.features.offloads, self.chains.len() as u16).to_bytes();
         let iovecs = self.iovecs.as_slice();
-        write(iovecs, &hdr[..self.features.hdr_len.min(vnet::LEN)], frame.parts);
+        write(iovecs, &hdr[..self.features.hdr_len], frame.parts);
         if queue.is_logged() {
             // The iovecs have `need` bytes together: all of them, and nothing else, were written.
             let memory = queue.memory();
@@ -553,6 +573,9 @@ impl RxQueue {
 /// The virtio-net header of `frame` for a receiver with `offloads`, who is given it in so many chains.
 #[inline]
 fn header(frame: &Frame<'_>, offloads: Offloads, num_buffers: u16) -> VnetHdr {
+    if frame.vnet.flags | frame.vnet.gso_type == 0 {
+        return VnetHdr { num_buffers, ..VnetHdr::default() };
+    }
     let flags = frame.vnet.flags & offloads.rx_flags();
     VnetHdr { flags, num_buffers, ..frame.vnet }
 }

@@ -109,7 +109,14 @@ impl Ports {
     #[inline]
     #[must_use]
     pub fn fits(&self, network: NetworkId, frame: &Frame<'_>) -> bool {
-        self.mtus.is_empty() || self.mtu_allows(network, frame)
+        self.fit_all() || self.mtu_allows(network, frame)
+    }
+
+    /// Returns `true` if no network has an MTU that frames could exceed.
+    #[inline]
+    #[must_use]
+    pub fn fit_all(&self) -> bool {
+        self.mtus.is_empty()
     }
 
     #[inline(never)]

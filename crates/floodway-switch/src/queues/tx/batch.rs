@@ -69,6 +69,8 @@ pub struct Batch {
     pub(super) more: bool,
     /// What all its frames are together; `None` if one was dropped or is a GSO packet.
     sizes: Option<Sizes>,
+    /// A bit for each frame that is a bare acknowledgement.
+    acks: u32,
 }
 
 /// Lengths of a batch's frames, none of which was dropped or is a GSO packet.
@@ -99,6 +101,12 @@ impl Frames for Selected<'_> {
             None => self.iter().filter(fit).map(|frame| frame.wire_size()).sum(),
         }
     }
+
+    #[inline]
+    fn pure_acks(&self) -> u64 {
+        let acks = bits(self.batch.acks & self.mask);
+        acks.filter(|&i| self.batch.frames[i].dropped.is_none()).count() as u64
+    }
 }
 
 /// The indices of the bits that are set in `mask`, lowest first.
@@ -120,6 +128,7 @@ impl Default for Batch {
             taken: Work::default(),
             more: false,
             sizes: None,
+            acks: 0,
         }
     }
 }
@@ -154,16 +163,17 @@ impl Batch {
     #[must_use]
     pub fn frame(&self, i: usize) -> Option<Frame<'_>> {
         let f = self.frames.get(i)?;
-        if f.dropped.is_some() {
-            return None;
-        }
+        let prefix = self.prefix(i)?;
         let parts = &self.iovecs.as_slice()[f.parts.0 as usize..f.parts.1 as usize];
-        Some(Frame {
-            vnet: f.vnet,
-            prefix: &self.prefixes.get(i)[..usize::from(f.prefix_len)],
-            parts,
-            len: f.len,
-        })
+        Some(Frame { vnet: f.vnet, prefix, parts, len: f.len })
+    }
+
+    /// The first bytes of the `i`-th frame, unless it was dropped.
+    #[inline]
+    #[must_use]
+    pub fn prefix(&self, i: usize) -> Option<&[u8]> {
+        let f = self.frames.get(i).filter(|f| f.dropped.is_none())?;
+        Some(&self.prefixes.get(i)[..usize::from(f.prefix_len)])
     }
 
     /// Calls `f` with the `i`-th frame, dropped or not, and why it was. Of a frame whose descriptors or headers are wrong only the first bytes are there,
@@ -229,15 +239,18 @@ impl Batch {
     #[inline]
     pub(super) fn read_headers(&mut self, features: &TxFeatures, enabled: bool) -> u8 {
         let (mut gso_types, mut sizes, mut none_dropped) = (0, Sizes::default(), true);
+        let mut acks = 0;
         // SAFETY: what is put in points into `prefixes`, which live as long as the list and are not written before it is cleared.
         let iovecs = unsafe { self.iovecs.as_mut_slice() };
         for (i, frame) in self.frames.iter_mut().enumerate() {
             let (start, end) = (frame.parts.0 as usize, frame.parts.1 as usize);
-            if frame.dropped.is_none()
-                && let Err(reason) =
-                    frame.read_headers(&mut iovecs[start..end], &mut self.prefixes, i, features)
-            {
-                frame.dropped = Some(reason);
+            if frame.dropped.is_none() {
+                match frame.read_headers(&mut iovecs[start..end], &mut self.prefixes, i, features) {
+                    Ok(prefix) => {
+                        acks |= u32::from(frame::is_pure_ack(prefix, frame.len)) << i;
+                    }
+                    Err(reason) => frame.dropped = Some(reason),
+                }
             }
             if frame.dropped.is_none() && !enabled {
                 frame.dropped = Some(DropReason::PortDown);
@@ -247,6 +260,7 @@ impl Batch {
             sizes.bytes += u64::from(frame.len);
             sizes.longest = sizes.longest.max(frame.len);
         }
+        self.acks = acks;
         self.sizes = (none_dropped && gso_types == vnet::GSO_NONE).then_some(sizes);
         gso_types
     }
@@ -273,56 +287,75 @@ impl TxFrame {
     }
 
     /// Copies the virtio-net header and the prefix, the `i`-th of `prefixes`, out of the frame's iovecs, of which the first is
-    /// spare, and makes the iovecs start with the prefix.
-    #[inline]
-    fn read_headers(
+    /// spare, and makes the iovecs start with the prefix. Returns the prefix.
+    #[inline(always)]
+    fn read_headers<'p>(
         &mut self,
         iovecs: &mut [GuestIoVec<'static>],
-        prefixes: &mut Prefixes,
+        prefixes: &'p mut Prefixes,
         i: usize,
         features: &TxFeatures,
-    ) -> Result<(), DropReason> {
+    ) -> Result<&'p [u8], DropReason> {
         let hdr_len = features.hdr_len;
         let len = self.len.checked_sub(hdr_len as u32).ok_or(DropReason::BadDescriptor)?;
         self.len = len;
         frame::check_len(len)?;
-        let mut hdr = [0; vnet::LEN];
         let prefix_len = (len as usize).min(PREFIX_LEN);
         let prefix = &mut prefixes.get_mut(i)[..prefix_len];
         // So many iovecs are used up; the one before the rest becomes the prefix.
-        let at = read_start(&mut iovecs[1..], &mut hdr[..hdr_len.min(vnet::LEN)], prefix);
+        let ((first, second), at) = read_start(&mut iovecs[1..], hdr_len, prefix);
         self.prefix_len = prefix_len as u8;
-        self.vnet = features.offloads.check(VnetHdr::from_bytes(&hdr), prefix, len)?;
+        // What asks for nothing needs no check, and goes on with the header that is there.
+        if first & VnetHdr::ASKS != 0 {
+            self.vnet = features.offloads.check(VnetHdr::from_words(first, second), prefix, len)?;
+        }
         // SAFETY: the prefixes belong to the batch as the iovecs do, and are not written before these are cleared.
         iovecs[at] = unsafe { GuestIoVec::from_raw(prefixes.as_ptr(i).cast(), prefix_len) };
         self.parts.0 += at as u32;
-        Ok(())
+        Ok(&prefixes.get(i)[..prefix_len])
     }
 }
 
-/// Copies `hdr` and `prefix` out of the front of `iovecs`, which are long enough together, and leaves what follows there. Returns how many are used up.
+/// Copies a virtio-net header of `hdr_len` bytes and what follows it, `prefix`, out of the front of `iovecs`, which are long enough together, and leaves there what
+/// comes then. Returns the header as [`VnetHdr::from_words`] takes it, and how many iovecs are used up.
 #[inline(always)]
-fn read_start(iovecs: &mut [GuestIoVec<'static>], hdr: &mut [u8], prefix: &mut [u8]) -> usize {
-    let taken = hdr.len() + prefix.len();
+fn read_start(
+    iovecs: &mut [GuestIoVec<'static>],
+    hdr_len: usize,
+    prefix: &mut [u8],
+) -> ((u64, u16), usize) {
+    let taken = hdr_len + prefix.len();
     match iovecs.first_mut() {
         // As in most frames.
-        Some(first) if first.len() >= taken => {
-            // SAFETY: the iovec was checked by `translate` and has so many bytes; the destinations are ours.
-            unsafe {
-                copy::read_shared(first.as_ptr(), hdr.as_mut_ptr(), hdr.len());
-                let behind = first.as_ptr().add(hdr.len());
+        Some(first) if first.len() >= taken && hdr_len >= vnet::LEGACY_LEN => {
+            // SAFETY: the iovec was checked by `translate` and has so many bytes, of which the first ten are in the header; the destination is ours.
+            let hdr = unsafe {
+                let (words, behind) = (first.as_ptr(), first.as_ptr().add(hdr_len));
                 copy::read_shared(behind, prefix.as_mut_ptr(), prefix.len());
-            }
+                let (first, second) =
+                    (copy::read_word(words), copy::read_word(words.add(size_of::<u64>())));
+                (u64::from_le(first), u16::from_le(second))
+            };
             *first = first.skip(taken);
-            usize::from(first.is_empty())
+            (hdr, usize::from(first.is_empty()))
         }
-        _ => {
-            let mut reader = Reader { iovecs, next: 0 };
-            reader.read(hdr);
-            reader.read(prefix);
-            reader.next
-        }
+        _ => read_scattered(iovecs, hdr_len, prefix),
     }
+}
+
+/// As [`read_start`], from wherever the bytes lie.
+#[inline(never)]
+fn read_scattered(
+    iovecs: &mut [GuestIoVec<'static>],
+    hdr_len: usize,
+    prefix: &mut [u8],
+) -> ((u64, u16), usize) {
+    let mut hdr = [0; vnet::LEN];
+    let mut reader = Reader { iovecs, next: 0 };
+    reader.read(&mut hdr[..hdr_len.min(vnet::LEN)]);
+    reader.read(prefix);
+    let (first, second) = VnetHdr::from_bytes(&hdr).to_words();
+    ((first, second as u16), reader.next)
 }
 
 /// Copies bytes from the front of a list of iovecs.
