@@ -14,6 +14,9 @@ type Wide = std::arch::x86_64::__m128i;
 #[cfg(not(target_arch = "x86_64"))]
 type Wide = u64;
 
+/// Its bytes.
+const WIDE: usize = size_of::<Wide>();
+
 /// A word at any address.
 #[repr(C, packed)]
 #[derive(Clone, Copy)]
@@ -27,15 +30,32 @@ struct Unaligned<T>(T);
 pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, n: usize) {
     // SAFETY: each sequence copies bytes 0 to n, by the bounds of its arm; the caller answers for those.
     unsafe {
+        if n > INLINE {
+            std::ptr::copy(from, to, n);
+        } else if n > 64 {
+            ends::<Wide, { 64 / WIDE }>(from, to, n);
+        } else if n >= 32 {
+            ends::<Wide, { 32 / WIDE }>(from, to, n);
+        } else {
+            copy_short(from, to, n);
+        }
+    }
+}
+
+/// As [`copy`], of less than 32 bytes.
+///
+/// # Safety
+/// As for [`std::ptr::copy`].
+#[inline(always)]
+unsafe fn copy_short(from: *const u8, to: *mut u8, n: usize) {
+    // SAFETY: as in `copy`.
+    unsafe {
         match n {
+            16.. => ends::<[u64; 2], 1>(from, to, n),
+            8.. => ends::<u64, 1>(from, to, n),
+            4.. => ends::<u32, 1>(from, to, n),
+            1.. => copy_bytes(from, to, n),
             0 => {}
-            1..4 => copy_bytes(from, to, n),
-            4..8 => ends::<u32, 1>(from, to, n),
-            8..16 => ends::<u64, 1>(from, to, n),
-            16..=32 => ends::<u128, 1>(from, to, n),
-            33..=64 => ends::<u128, 2>(from, to, n),
-            65..=INLINE => ends::<u128, 4>(from, to, n),
-            _ => std::ptr::copy(from, to, n),
         }
     }
 }
@@ -47,12 +67,16 @@ pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, n: usize) {
 #[inline(always)]
 unsafe fn ends<T: Copy, const N: usize>(from: *const u8, to: *mut u8, n: usize) {
     let last = n - N * size_of::<T>();
-    // SAFETY: both parts are inside the ranges; reads and writes need no alignment.
+    // SAFETY: all words are inside the ranges; reads and writes need no alignment.
     unsafe {
-        let head = from.cast::<[T; N]>().read_unaligned();
-        let tail = from.add(last).cast::<[T; N]>().read_unaligned();
-        to.cast::<[T; N]>().write_unaligned(head);
-        to.add(last).cast::<[T; N]>().write_unaligned(tail);
+        let words = |start: usize| -> [T; N] {
+            std::array::from_fn(|i| from.add(start).cast::<T>().add(i).read_unaligned())
+        };
+        let (head, tail) = (words(0), words(last));
+        for (i, (head, tail)) in head.into_iter().zip(tail).enumerate() {
+            to.cast::<T>().add(i).write_unaligned(head);
+            to.add(last).cast::<T>().add(i).write_unaligned(tail);
+        }
     }
 }
 
@@ -94,7 +118,7 @@ pub(crate) unsafe fn read_shared(from: *const u8, to: *mut u8, n: usize) {
             for at in 0..n {
                 to.add(at).write(from.add(at).read_volatile());
             }
-        } else if n < 2 * size_of::<Wide>() {
+        } else if n < 2 * WIDE {
             read_words::<u64>(from, to, n);
         } else {
             read_words::<Wide>(from, to, n);
