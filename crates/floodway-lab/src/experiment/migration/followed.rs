@@ -78,8 +78,10 @@ pub struct Followed {
     pub variant: Variant,
     /// Connections, 1 to 4000.
     pub connections: u32,
-    /// Bytes of a request, and of its response.
+    /// Bytes of a request, and of its response unless `response_bytes` says otherwise.
     pub bytes: u64,
+    /// Bytes of a response.
+    pub response_bytes: Option<u64>,
     /// Time between a response and the next request of a connection, in ms.
     pub interval_ms: u64,
     /// How long QEMU may stop the VM to copy the rest of its memory, in ms.
@@ -288,7 +290,7 @@ impl Followed {
             address,
             connections: self.connections,
             request_bytes: self.bytes,
-            response_bytes: self.bytes,
+            response_bytes: self.response_bytes.unwrap_or(self.bytes),
             interval: Duration::from_millis(self.interval_ms),
             seed,
             patience: PATIENCE,

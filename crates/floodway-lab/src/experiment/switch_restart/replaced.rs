@@ -137,8 +137,7 @@ impl Case {
         run: &Run,
         measured: &mut Measured,
     ) -> Result<()> {
-        // A stream goes on through all events; others are made anew for each, so that each meets connections that are offloaded.
-        let together = if self.load == Load::Stream { self.events } else { 1 };
+        let together = if self.goes_on() { self.events } else { 1 };
         let (mut events, mut total) = (Vec::new(), Outcome::default());
         let before = counters(switch, ends.guests)?;
         while events.len() < self.events as usize {
@@ -160,6 +159,15 @@ impl Case {
         self.report(&events, total, measured);
         self.report_offload(&before, &counters(switch, ends.guests)?, measured);
         Ok(())
+    }
+
+    /// Returns `true` if the same connections carry the load through all events: where they stay offloaded, so that each event meets some that are.
+    fn goes_on(self) -> bool {
+        match self.load {
+            Load::Iperf3 => false,
+            Load::Requests => self.part != Part::DataPlane,
+            Load::Stream => true,
+        }
     }
 
     fn event(self, Ends { guests, host, .. }: Ends<'_>, switch: &mut Switch) -> Result<Event> {
