@@ -4,12 +4,14 @@
 //! what has come. Only the middle part is timed, from the common start until the last worker is done, so nothing is in the time but workers and what they have in
 //! common. Slices of rounds with one worker and with several alternate, and a ratio is that of two slices' median rounds.
 //!
+//! - `apart`: each worker has a sender and a receiver, and a switch of its own. The ratio is what the machine gives several threads that have nothing in common
+//!   but its caches and its memory: 2 at most for two.
 //! - `pairs`: each worker has a sender and a receiver of its own. The ratio is what all of them forward in a time, by what one does alone.
 //! - `incast`: eight senders and one receiver, all of one worker, or the senders divided among several. The ratio is what several forward in a time, by
 //!   what one does.
 //!
 //! Workers run on cores of their own: there are as many as the machine has, and 2, 4, 8, 16 of them are measured as far as that goes.
-//! Run: `cargo bench -p floodway-switch --bench workers`; arguments (`pairs`, `incast`, `64`, `1514`) choose rows.
+//! Run: `cargo bench -p floodway-switch --bench workers`; arguments (`apart`, `pairs`, `incast`, `64`, `1514`) choose rows.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -135,6 +137,11 @@ fn pairs(workers: usize, len: usize) -> Vec<Team> {
     (0..workers).map(team).collect()
 }
 
+/// The same, each in a switch of its own.
+fn apart(workers: usize, len: usize) -> Vec<Team> {
+    (0..workers).flat_map(|_| pairs(1, len)).collect()
+}
+
 /// Eight senders, divided among so many workers, and the receiver of them all at the first worker.
 fn incast(workers: usize, len: usize) -> Vec<Team> {
     let of = |sender: usize| sender % workers;
@@ -255,6 +262,11 @@ fn compare(name: &str, len: usize, workers: usize, one: &mut [Team], several: &m
     );
 }
 
+/// Makes the teams of so many workers, with frames of this length.
+type Case = fn(usize, usize) -> Vec<Team>;
+
+const CASES: [(&str, Case); 3] = [("apart", apart), ("pairs", pairs), ("incast", incast)];
+
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
     let (numbers, names): (Vec<_>, Vec<_>) =
@@ -263,11 +275,8 @@ fn main() {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     for workers in [2, 4, 8, 16].into_iter().filter(|&workers| workers <= cores) {
         for len in [64, 1514].into_iter().filter(|len| chosen(&numbers, &len.to_string())) {
-            if chosen(&names, "pairs") {
-                compare("pairs", len, workers, &mut pairs(1, len), &mut pairs(workers, len));
-            }
-            if chosen(&names, "incast") {
-                compare("incast", len, workers, &mut incast(1, len), &mut incast(workers, len));
+            for (name, case) in CASES.into_iter().filter(|(name, _)| chosen(&names, name)) {
+                compare(name, len, workers, &mut case(1, len), &mut case(workers, len));
             }
         }
     }

@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, RwLock};
 use std::thread::{self, JoinHandle};
 
 use floodway_core::l2::{MacTable, MacTables, NetworkId, PortKind};
@@ -47,6 +47,7 @@ use crate::state::port::Port;
 use crate::state::ports::{Capacity, Ports};
 use crate::state::shared::{SettingsKeeper, Shared};
 use crate::state::supply::DeviceSupply;
+use crate::state::tables::Tables;
 use crate::state::uplink::{DeviceSource, EgressDefaults, Uplink, UplinkError, UplinkReceiver};
 use crate::state::workers::WorkerInfo;
 use crate::stats::Removed;
@@ -487,7 +488,7 @@ fn restore(shared: &Shared, addresses: &[KeptAddress]) {
 /// What the parts of a switch are made of.
 struct Opened {
     shared: Shared,
-    tables: Arc<RwLock<MacTables>>,
+    tables: Arc<Tables>,
     memory: Arc<Budget>,
 }
 
@@ -509,7 +510,7 @@ fn open(
     held: &Held,
 ) -> Result<Opened, StartError> {
     let (devices, counters) = (held.devices.as_deref(), held.counters.as_ref());
-    let tables = Arc::new(RwLock::new(MacTables::new(hash_seed(), config.l2.ageing)));
+    let tables = Arc::new(Tables::new(MacTables::new(hash_seed(), config.l2.ageing)));
     let capacity = held.numbers.unwrap_or_else(|| numbers(config));
     let memory = Budget::new(capacity.ports);
     let events = Arc::<Events>::default();

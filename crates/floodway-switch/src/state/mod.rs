@@ -12,5 +12,6 @@ pub mod quarantine;
 pub mod queue_pair;
 pub mod shared;
 pub mod supply;
+pub mod tables;
 pub mod uplink;
 pub mod workers;

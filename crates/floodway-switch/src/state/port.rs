@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use floodway_core::l2::origin::OwnAddresses;
 use floodway_core::l2::{MacTables, NetworkId, Origin, PortId, SourcePolicy, Spoof, StormLimit};
@@ -29,6 +29,7 @@ use crate::kept::flows::Arrived;
 use crate::kept::journal::KeptJournal;
 use crate::memory::budget::Share;
 use crate::state::quarantine::Quarantine;
+use crate::state::tables::Tables;
 use crate::stats::Traffic;
 use crate::sync::deadline::Deadline;
 use crate::sync::lock;
@@ -114,7 +115,7 @@ pub struct Port {
     reads_names: AtomicBool,
     /// The worker that serves it.
     pub waker: Arc<Waker>,
-    tables: Arc<RwLock<MacTables>>,
+    tables: Arc<Tables>,
 }
 
 impl Port {
@@ -124,7 +125,7 @@ impl Port {
         id: PortId,
         config: PortConfig,
         waker: Arc<Waker>,
-        tables: Arc<RwLock<MacTables>>,
+        tables: Arc<Tables>,
         events: PortEvents,
     ) -> Self {
         let pair = || QueuePair::new(config.queue_bytes);
@@ -244,7 +245,7 @@ impl Port {
     /// without a guest is found out within two seconds.
     pub(crate) fn await_guest(&self) {
         let left = lock(&self.left_addresses).clone();
-        let mut tables = self.tables_mut();
+        let mut tables = self.tables.write();
         for network in self.carried.networks() {
             if let Some(mac) = self.config.mac {
                 // Refused if it is elsewhere, and then nothing waits for it here.
@@ -269,7 +270,7 @@ impl Port {
         if self.rx_running() == 0 || addresses.is_empty() {
             return;
         }
-        self.learn_left(&mut self.tables_mut(), &addresses);
+        self.learn_left(&mut self.tables.write(), &addresses);
     }
 
     fn learn_left(&self, tables: &mut MacTables, addresses: &[(NetworkId, MacAddr)]) {
@@ -358,7 +359,7 @@ impl Port {
     }
 
     fn arrive(&self, running: u16) {
-        let mut tables = self.tables_mut();
+        let mut tables = self.tables.write();
         for network in self.carried.networks() {
             let table = tables.of_mut(network);
             table.forget_port(self.id);
@@ -466,7 +467,7 @@ impl Port {
 
     /// Lets its addresses be learned elsewhere. Returns `true` if there are any.
     fn depart(&self) -> bool {
-        let mut tables = self.tables_mut();
+        let mut tables = self.tables.write();
         let departed = self.carried.networks().map(|it| tables.of_mut(it).depart(self.id));
         departed.fold(false, |any, departed| any | departed)
     }
@@ -511,7 +512,7 @@ impl Port {
             0 => {}
             1 => self.departed.store(2, Ordering::Release),
             _ => {
-                let mut tables = self.tables_mut();
+                let mut tables = self.tables.write();
                 if self.rx_running() > 0 {
                     return;
                 }
@@ -523,10 +524,6 @@ impl Port {
                 self.pairs.iter().for_each(|pair| pair.rx().forget());
             }
         }
-    }
-
-    fn tables_mut(&self) -> Ordered<RwLockWriteGuard<'_, MacTables>> {
-        Ordered::take(Rank::Last, || self.tables.write().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Frames that the guest has sent, without bare acknowledgements.

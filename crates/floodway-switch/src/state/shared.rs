@@ -1,9 +1,10 @@
 //! What all threads of a switch share.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time;
 
+use crossbeam_utils::sync::{ShardedLockReadGuard, ShardedLockWriteGuard};
 use floodway_core::inbound::Config;
 use floodway_core::l2::{MacTables, PortId};
 use floodway_core::time::Instant;
@@ -12,6 +13,7 @@ use super::allocator::BandwidthAllocator;
 use super::offload::moved::Outbox;
 use super::port::Port;
 use super::ports::{Capacity, Ports};
+use super::tables::Tables;
 use super::uplink::Uplink;
 use super::workers::WorkerInfo;
 use crate::api::status::{MovesStatus, PredecessorsStatus, ProgramsStatus, Sandbox};
@@ -20,7 +22,7 @@ use crate::events::Events;
 use crate::stats::Removed;
 use crate::stats::ledger::Ledger;
 use crate::stats::traffic_matrix::TrafficMatrix;
-use crate::sync::lock_order::{Ordered, Rank};
+use crate::sync::lock_order::Ordered;
 
 /// Called with the key and the value of each setting that an operator makes, before the operator is answered.
 pub type SettingsKeeper = Box<dyn Fn(&str, Vec<u8>) + Send + Sync>;
@@ -62,7 +64,7 @@ pub struct Shared {
     /// What is said of guests that move to another host or from one, if anybody speaks with others.
     pub(crate) outbox: OnceLock<Arc<Outbox>>,
     /// Which address is where, in each network.
-    tables: Arc<RwLock<MacTables>>,
+    tables: Arc<Tables>,
     started: time::Instant,
 }
 
@@ -74,7 +76,7 @@ impl Shared {
         capacity: Capacity,
         uplinks: Vec<Arc<Uplink>>,
         workers: Vec<WorkerInfo>,
-        tables: Arc<RwLock<MacTables>>,
+        tables: Arc<Tables>,
         captures: Arc<Captures>,
         events: Arc<Events>,
     ) -> Self {
@@ -153,13 +155,13 @@ impl Shared {
 
     /// The forwarding tables, for look-ups and refreshing.
     #[inline]
-    pub fn tables(&self) -> Ordered<RwLockReadGuard<'_, MacTables>> {
-        Ordered::take(Rank::Last, || self.tables.read().unwrap_or_else(PoisonError::into_inner))
+    pub fn tables(&self) -> Ordered<ShardedLockReadGuard<'_, MacTables>> {
+        self.tables.read()
     }
 
     /// The forwarding tables, for changes.
-    pub fn tables_mut(&self) -> Ordered<RwLockWriteGuard<'_, MacTables>> {
-        Ordered::take(Rank::Last, || self.tables.write().unwrap_or_else(PoisonError::into_inner))
+    pub fn tables_mut(&self) -> Ordered<ShardedLockWriteGuard<'_, MacTables>> {
+        self.tables.write()
     }
 
     /// A port has so many active connections now.

@@ -16,8 +16,9 @@ use floodway_core::work::{CostModel, Work};
 /// The weights. A constant, so that the packet path multiplies by constants.
 pub const MODEL: CostModel = CostModel::MEASURED;
 
-/// Costs of one port or uplink.
+/// Costs of one port or uplink, in cache lines of their own (two, which processors fetch in pairs): others' are added to by other threads.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 struct Account {
     /// Nanoseconds by the cost model.
     spent: AtomicU64,

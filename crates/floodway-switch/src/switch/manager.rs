@@ -27,7 +27,7 @@ mod vcpus;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -51,6 +51,7 @@ use crate::runtime::vcpu::SliceController;
 use crate::state::port::Port;
 use crate::state::ports::Ports;
 use crate::state::shared::Shared;
+use crate::state::tables::Tables;
 use crate::state::uplink::Uplink;
 use crate::sync::lock;
 use crate::sync::waker::Waker;
@@ -68,7 +69,7 @@ const LOOK: Duration = Duration::from_millis(1);
 pub(super) struct Manager {
     shared: Arc<Shared>,
     wakers: Vec<Arc<Waker>>,
-    tables: Arc<RwLock<MacTables>>,
+    tables: Arc<Tables>,
     memory: Arc<Budget>,
     /// Where threads of sockets may run.
     spare: Option<Cores>,
@@ -129,7 +130,7 @@ impl Manager {
     pub(super) fn new(
         shared: Arc<Shared>,
         wakers: Vec<Arc<Waker>>,
-        tables: Arc<RwLock<MacTables>>,
+        tables: Arc<Tables>,
         memory: Arc<Budget>,
         config: &Config,
         broker: Option<Broker>,

@@ -5,7 +5,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Sender};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use super::{ManagedVm, Policy, SliceController, Slices};
 use crate::config::{PortConfig, VcpuConfig, Vm};
 use crate::events::PortEvents;
 use crate::state::port::Port;
+use crate::state::tables::Tables;
 use crate::sync::lock;
 use crate::sync::waker::Waker;
 use crate::testing::wait;
@@ -61,7 +62,7 @@ fn port(vm: Vm, policy: Policy) -> Arc<Port> {
     let table = MacTables::new([0; 2], Duration::from_secs(1));
     let waker = Arc::new(Waker::new().unwrap());
     let events = PortEvents::new(Arc::default());
-    Arc::new(Port::new(PortId(0), config, waker, Arc::new(RwLock::new(table)), events))
+    Arc::new(Port::new(PortId(0), config, waker, Arc::new(Tables::new(table)), events))
 }
 
 fn start(ports: &[Arc<Port>], slices: Slices) -> std::io::Result<Option<SliceController>> {
