@@ -7,7 +7,7 @@ pub trait Frames: Copy {
     /// The frames.
     fn iter(&self) -> impl Iterator<Item = Frame<'_>>;
 
-    /// Returns what those frames are on a wire that `fit`. Frames of at most `always` bytes that are no GSO packets do so.
+    /// Returns the size on the wire of those frames that `fit`, which all do that have at most `always` bytes and are no GSO packets.
     #[inline]
     fn wire_size(&self, always: u32, fit: impl Fn(&Frame<'_>) -> bool) -> WireSize {
         let _ = always;

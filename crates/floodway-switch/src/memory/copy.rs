@@ -2,7 +2,7 @@
 //!
 //! # Theory of operation
 //! Most of what is copied on the packet path are headers and small frames, for which a call of the C library's `memcpy` and its choice of a method take
-//! longer than the copy. Here a length picks one of a few sequences of moves of 16 or 8 bytes, of which the last overlaps the one
+//! longer than the copy. Here a length picks one of a few sequences of moves of 1 to 16 bytes, of which the last overlaps the one
 //! before it. All bytes are loaded before any is stored, so ranges may overlap as with [`std::ptr::copy`].
 
 /// Longest copy that is made without a call.
@@ -98,7 +98,7 @@ unsafe fn copy_bytes(from: *const u8, to: *mut u8, n: usize) {
 /// Reads a word as it lies in memory that somebody else may be writing to, once.
 ///
 /// # Safety
-/// Its bytes are readable.
+/// Its bytes are readable, and any bytes are a valid `T`.
 #[inline(always)]
 pub(crate) unsafe fn read_word<T: Copy>(from: *const u8) -> T {
     // SAFETY: the caller answers for the bytes. A packed word has no alignment.
@@ -129,7 +129,7 @@ pub(crate) unsafe fn read_shared(from: *const u8, to: *mut u8, n: usize) {
 /// As [`read_shared`], word by word.
 ///
 /// # Safety
-/// As for [`read_shared`], and `n` is at least the size of a word.
+/// As for [`read_shared`]; `n` is at least the size of a word, and any bytes are one.
 #[inline(always)]
 unsafe fn read_words<T: Copy>(from: *const u8, to: *mut u8, n: usize) {
     let last = n - size_of::<T>();

@@ -172,7 +172,8 @@ pub(super) fn check_received(frame: &Frame<'_>) -> Result<VnetHdr, DropReason> {
 }
 
 impl Delivery {
-    /// As [`look_up`](Self::look_up) of a frame that goes where an earlier one of its batch with the same addresses went. It is not asked for if nothing in it matters.
+    /// As [`look_up`](Self::look_up) of a frame that goes where an earlier one of its batch with the same addresses went. `frame` is called only where an MTU or the
+    /// receive queue depends on the frame.
     #[inline]
     pub(super) fn look_up_again<'f>(
         &self,

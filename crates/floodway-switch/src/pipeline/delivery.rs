@@ -364,7 +364,7 @@ impl Delivery {
         }
     }
 
-    /// The receive queues of `dst` that run; none of an uplink.
+    /// Returns how many receive queues of `dst` run; 0 for an uplink.
     #[inline]
     #[must_use]
     pub fn rx_queues(&self, dst: PortId) -> u16 {

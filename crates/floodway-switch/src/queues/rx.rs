@@ -404,7 +404,7 @@ impl RxQueue {
 
     /// Makes what was placed visible to the guest. Interrupts it if it wants that and the interrupt need not wait for those
     /// of the frames that follow; else answers until when it waits at most, and the caller has to see to
-    /// [`RxQueue::interrupt_if_due`] then. `said` counts the frames that the guest was given so far, `answers` those that it has sent, without bare
+    /// [`RxQueue::interrupt_if_due`] then. `data_frames` counts the frames that the guest was given so far, `reverse_data_frames` those that it has sent, without bare
     /// acknowledgements.
     #[inline]
     pub fn flush_moderated(

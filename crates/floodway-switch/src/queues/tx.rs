@@ -143,7 +143,7 @@ impl TxQueue {
     /// [`MODEL`], if each GSO packet is cut once.
     #[inline]
     pub fn fill_within(&mut self, batch: &mut Batch, limit: u64) {
-        batch.frames.clear();
+        batch.clear();
         batch.taken = Work::default();
         let Some(ring) = &mut self.ring else { return };
         match ring.queue.available() {
@@ -151,7 +151,7 @@ impl TxQueue {
             Ok(_) => {
                 if self.take(batch, limit).is_err() {
                     self.break_ring();
-                    batch.frames.clear();
+                    batch.clear();
                 }
                 fault::pass(Point::BatchTaken);
             }
@@ -245,7 +245,7 @@ impl TxQueue {
     }
 
     /// As [`TxQueue::complete`], but the interrupt may wait. Answers until when it waits at most, and the caller has to see to
-    /// [`TxQueue::interrupt_if_due`] then. `said` counts the frames that the guest has sent so far, `answers` those that it was given, without bare
+    /// [`TxQueue::interrupt_if_due`] then. `data_frames` counts the frames that the guest has sent so far, `reverse_data_frames` those that it was given, without bare
     /// acknowledgements.
     #[inline]
     pub fn complete_moderated(
@@ -301,7 +301,7 @@ impl TxQueue {
                 Some(reason) => self.traffic.count_drop(reason, 1),
             }
         }
-        batch.frames.clear();
+        batch.clear();
         ring.queue.publish();
         fault::pass(Point::BatchCompleted);
         self.traffic.packets.add(packets);

@@ -1,6 +1,6 @@
-//! The forwarding tables, behind a lock that workers do not share.
+//! The forwarding tables, behind a lock that few workers share.
 //!
-//! Every batch reads them. The word of one lock for reading would move from core to core with each batch of each worker, so a reader locks one of several
+//! Every batch reads them. The word of one lock for reading would move from core to core with each batch of each worker, so a reader locks one of eight
 //! shards, each in cache lines of its own, by its thread; a change, which is rare, locks them all.
 
 use std::sync::PoisonError;
@@ -14,7 +14,7 @@ use crate::sync::lock_order::{Ordered, Rank};
 pub struct Tables(ShardedLock<MacTables>);
 
 impl Tables {
-    /// These tables.
+    /// Returns `tables` behind a lock.
     #[must_use]
     pub fn new(tables: MacTables) -> Self {
         Self(ShardedLock::new(tables))

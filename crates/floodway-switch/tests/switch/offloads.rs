@@ -166,13 +166,22 @@ fn receivers_without_mergeable_buffers() {
 #[test]
 fn legacy_guests_have_a_shorter_header() {
     let legacy = f::VERSION_1 | f::MRG_RXBUF;
-    let net = Net::of(2);
-    let config = GuestConfig { tx_shape: TxShape::HeaderApart, ..without(legacy) };
-    let [mut a, mut b] = [1, 2].map(|n| net.boot(n, config.clone()));
-    assert_eq!(a.guest.hdr_len(), 10);
-    let frame = numbered(1, 2, 0, 1200);
-    a.send(&frame);
-    b.expect(&frame);
+    for tx_shape in [TxShape::HeaderApart, TxShape::Single] {
+        let net = Net::of(2);
+        let config = GuestConfig { tx_shape, ..without(legacy) };
+        let [mut a, mut b] = [1, 2].map(|n| net.boot(n, config.clone()));
+        assert_eq!(a.guest.hdr_len(), 10);
+        let frame = numbered(1, 2, 0, 1200);
+        a.send(&frame);
+        b.expect(&frame);
+        // Of ten bytes the last two say where the checksum is.
+        let frame = tcp(1, 2, false).build_partial(&pattern(0, 1000));
+        let claim = partial(&frame, 0);
+        a.send_with(&claim, &frame);
+        let (vnet, got) = b.recv();
+        assert_eq!((vnet.csum_start, vnet.csum_offset), (claim.csum_start, claim.csum_offset));
+        assert!(vnet.needs_csum() && got == frame, "{tx_shape:?}: {vnet:?}");
+    }
 }
 
 #[test]

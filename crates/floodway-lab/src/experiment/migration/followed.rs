@@ -150,6 +150,9 @@ impl RealScenario for Followed {
         ensure!(self.moves >= 1 && !self.cases.is_empty(), "moves and cases: at least one");
         let fits = (1..=4000).contains(&self.connections);
         ensure!(fits, "connections = {}: must be 1 to 4000", self.connections);
+        let owing = self.owing;
+        let few = owing <= u64::from(self.connections);
+        ensure!(few, "owing = {owing}: at most {}", self.connections);
         let (name, budget) = (self.variant.name(), self.budget_mib);
         ensure!((1..=1024).contains(&budget), "budget_mib = {budget}: must be 1 to 1024");
         ensure!(self.variant.transmits(), "variant = {name:?}: must be one that transmits");

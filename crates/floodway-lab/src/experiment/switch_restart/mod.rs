@@ -182,6 +182,10 @@ impl SwitchRestart {
             (1..=1_000_000_000).contains(&response),
             "response_bytes = {response}: must be 1 to 1000000000"
         );
+        let (owing, loads) = (self.owing, &self.loads);
+        ensure!(owing <= u64::from(*connections), "owing = {owing}: at most {connections}");
+        let waits = owing == 0 || loads.iter().all(|&load| load == Load::Requests);
+        ensure!(waits, "owing = {owing}: only under the load \"requests\"");
         let budget = self.budget_mib;
         ensure!((1..=1024).contains(&budget), "budget_mib = {budget}: must be 1 to 1024");
         Ok(())
@@ -325,5 +329,7 @@ mod tests {
             assert!(refusal.starts_with(wrong), "{refusal}");
         }
         assert!(refused("\"requests\"", "\"wrk\"").contains("wrk"));
+        assert!(refused("= 20", "= 20\nowing = 11").starts_with("owing = 11: at most 10"));
+        assert!(refused("= 20", "= 20\nowing = 5").starts_with("owing = 5: only under"));
     }
 }

@@ -172,8 +172,8 @@ impl Case {
 
     fn event(self, Ends { guests, host, .. }: Ends<'_>, switch: &mut Switch) -> Result<Event> {
         let (calm, ()) = arrivals::longest_gap(host, self.part.calm(), || Ok(()))?;
-        let before = online_flows(switch, guests)?;
         let offloaded = Offloaded::once_owing(switch, self.owing)?;
+        let before = online_flows(switch, guests)?;
         let (outage, upgrade) = arrivals::longest_gap(host, WATCH, || self.part.replace(switch))?;
         let online = [before, online_flows(switch, guests)?];
         Ok(Event { outage, calm, online, offloaded, upgrade, held: Held::of(guests, switch)? })

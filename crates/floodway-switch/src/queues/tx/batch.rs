@@ -105,7 +105,7 @@ impl Frames for Selected<'_> {
     #[inline]
     fn pure_acks(&self) -> u64 {
         let acks = bits(self.batch.acks & self.mask);
-        acks.filter(|&i| self.batch.frames[i].dropped.is_none()).count() as u64
+        acks.filter(|&i| self.batch.prefix(i).is_some()).count() as u64
     }
 }
 
@@ -230,8 +230,15 @@ impl Batch {
 
     /// Lets go of the guest's memory, which else stays mapped until another guest sends.
     pub fn release(&mut self) {
-        self.frames.clear();
+        self.clear();
         self.iovecs.release();
+    }
+
+    /// Empties the batch. The memory stays mapped, for the next frames are most likely in the same.
+    #[inline]
+    pub(super) fn clear(&mut self) {
+        self.frames.clear();
+        (self.sizes, self.acks) = (None, 0);
     }
 
     /// Reads the frames' headers and drops those that are wrong, or all that are right if their queue is not `enabled`. Returns the bits of all
@@ -266,7 +273,7 @@ impl Batch {
     }
 
     pub(super) fn reset(&mut self, memory: &Arc<GuestMemory>) {
-        self.frames.clear();
+        self.clear();
         self.iovecs.clear();
         self.iovecs.hold(memory);
     }
@@ -305,7 +312,7 @@ impl TxFrame {
         // So many iovecs are used up; the one before the rest becomes the prefix.
         let ((first, second), at) = read_start(&mut iovecs[1..], hdr_len, prefix);
         self.prefix_len = prefix_len as u8;
-        // What asks for nothing needs no check, and goes on with the header that is there.
+        // What asks for nothing needs no check, and goes on with an empty header.
         if first & VnetHdr::ASKS != 0 {
             self.vnet = features.offloads.check(VnetHdr::from_words(first, second), prefix, len)?;
         }
