@@ -32,7 +32,7 @@ const STREAM_BYTES: u64 = 8_000_000;
 pub enum Load {
     /// A stream of iperf3 for each event: to the host and to the guest in turn.
     Iperf3,
-    /// Many connections from the host, of which each asks now and then: others for each death of the data plane, else the same through all events.
+    /// Many connections from the host, of which each asks now and then: others for each death of the data plane, else the same through five events.
     Requests,
     /// One connection through all events, which sends as much as it can, in both directions.
     Stream,

@@ -137,11 +137,11 @@ impl Case {
         run: &Run,
         measured: &mut Measured,
     ) -> Result<()> {
-        let together = if self.goes_on() { self.events } else { 1 };
         let (mut events, mut total) = (Vec::new(), Outcome::default());
         let before = counters(switch, ends.guests)?;
         while events.len() < self.events as usize {
             let number = events.len() as u64;
+            let together = self.together().min(self.events - number as u32);
             let seed = run.seed.wrapping_add(number);
             let work = || {
                 (0..together).try_for_each(|_| -> Result<()> {
@@ -161,12 +161,14 @@ impl Case {
         Ok(())
     }
 
-    /// Returns `true` if the same connections carry the load through all events: where they stay offloaded, so that each event meets some that are.
-    fn goes_on(self) -> bool {
+    /// Returns through how many events the same connections carry the load. They have to stay offloaded, so that each event meets some that are; and on a path that
+    /// loses packets those that have gone on for minutes wait for retransmissions most of the time.
+    fn together(self) -> u32 {
         match self.load {
-            Load::Iperf3 => false,
-            Load::Requests => self.part != Part::DataPlane,
-            Load::Stream => true,
+            Load::Iperf3 => 1,
+            Load::Requests if self.part == Part::DataPlane => 1,
+            Load::Requests => 5,
+            Load::Stream => self.events,
         }
     }
 
