@@ -512,8 +512,7 @@ fn open(
     let (devices, counters) = (held.devices.as_deref(), held.counters.as_ref());
     let tables = Arc::new(Tables::new(MacTables::new(hash_seed(), config.l2.ageing)));
     let capacity = held.numbers.unwrap_or_else(|| numbers(config));
-    let memory = Budget::new(capacity.ports);
-    let events = Arc::<Events>::default();
+    let (memory, events) = (Budget::new(capacity.ports), Arc::<Events>::default());
     let port = |(i, c): (usize, &PortConfig)| {
         let waker = Arc::clone(&wakers[c.worker]);
         let (number, instance) = held.seat(i);
@@ -552,8 +551,8 @@ fn open(
     }
     let worker = |c: &WorkerConfig| WorkerInfo { core: c.core, ..WorkerInfo::default() };
     let workers = config.workers.iter().map(worker).collect();
-    let (heard, table) = (Arc::clone(&events), Arc::clone(&tables));
-    let shared = Shared::new(ports, capacity, uplinks, workers, table, captures, heard);
+    let table = Arc::clone(&tables);
+    let shared = Shared::new(ports, capacity, uplinks, workers, table, captures, events);
     *lock(&shared.removed) = removed;
     fill_table(&shared);
     Ok(Opened { shared, tables, memory })

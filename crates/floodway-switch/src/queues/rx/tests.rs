@@ -8,7 +8,9 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use floodway_core::histogram::upper_bound;
+use floodway_wire::vnet::VnetHdr;
 
+use super::place::write_header;
 use super::*;
 use crate::memory::dirty_log::DirtyLog;
 use crate::queues::virtqueue::Virtqueue;
