@@ -9,7 +9,7 @@ pub(crate) mod pool;
 pub mod vlan;
 pub mod vnet_offload;
 
-pub use frames::Frames;
+pub use frames::{Frames, Sizes};
 
 use std::iter::Sum;
 
@@ -166,7 +166,7 @@ impl Frame<'_> {
 /// As [`Frame::is_pure_ack`], for a frame of `len` bytes that begins with `prefix`.
 #[inline]
 pub(crate) fn is_pure_ack(prefix: &[u8], len: u32) -> bool {
-    // Most frames are told apart by a byte or two. None without these is an acknowledgement.
+    // Most frames are recognized by a byte or two. None without these is an acknowledgement.
     let Some(head) = prefix.first_chunk::<24>() else { return false };
     let protocol = match u16::from_ne_bytes([head[12], head[13]]) {
         IPV4 => head[14 + 9],

@@ -8,7 +8,7 @@
 /// Longest copy that is made without a call.
 pub(crate) const INLINE: usize = 128;
 
-/// The largest word that one instruction moves on every processor of this kind.
+/// The largest word that one instruction moves on every processor of the architecture.
 #[cfg(target_arch = "x86_64")]
 type Wide = std::arch::x86_64::__m128i;
 #[cfg(not(target_arch = "x86_64"))]

@@ -78,10 +78,8 @@ pub struct Followed {
     pub variant: Variant,
     /// Connections, 1 to 4000.
     pub connections: u32,
-    /// Bytes of a request, and of its response unless `response_bytes` says otherwise.
+    /// Bytes of a request, and of its response.
     pub bytes: u64,
-    /// Bytes of a response.
-    pub response_bytes: Option<u64>,
     /// Time between a response and the next request of a connection, in ms.
     pub interval_ms: u64,
     /// How long QEMU may stop the VM to copy the rest of its memory, in ms.
@@ -91,9 +89,6 @@ pub struct Followed {
     pub budget_mib: u32,
     /// Key `early_ack_delay_ms` of the port.
     pub early_ack_delay_ms: Option<u64>,
-    /// Connections that have to owe bytes right before a move, which waits for that for a minute at most.
-    #[serde(default)]
-    pub owing: u64,
     /// What lies between the bridge and the client.
     #[serde(default = "TransferPath::direct")]
     pub path: TransferPath,
@@ -150,9 +145,6 @@ impl RealScenario for Followed {
         ensure!(self.moves >= 1 && !self.cases.is_empty(), "moves and cases: at least one");
         let fits = (1..=4000).contains(&self.connections);
         ensure!(fits, "connections = {}: must be 1 to 4000", self.connections);
-        let owing = self.owing;
-        let few = owing <= u64::from(self.connections);
-        ensure!(few, "owing = {owing}: at most {}", self.connections);
         let (name, budget) = (self.variant.name(), self.budget_mib);
         ensure!((1..=1024).contains(&budget), "budget_mib = {budget}: must be 1 to 1024");
         ensure!(self.variant.transmits(), "variant = {name:?}: must be one that transmits");
@@ -293,7 +285,7 @@ impl Followed {
             address,
             connections: self.connections,
             request_bytes: self.bytes,
-            response_bytes: self.response_bytes.unwrap_or(self.bytes),
+            response_bytes: self.bytes,
             interval: Duration::from_millis(self.interval_ms),
             seed,
             patience: PATIENCE,
@@ -311,7 +303,7 @@ impl Followed {
         let (from, to) = (number % 2, (number + 1) % 2);
         let parameters =
             json!({ "downtime-limit": self.downtime_ms, "max-bandwidth": 10_u64 << 30 });
-        let offloaded = Offloaded::once_owing(&hosts.switches[from], self.owing)?;
+        let offloaded = Offloaded::of(&hosts.switches[from])?;
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
             let watch = scope.spawn(|| watch(&hosts.switches[from], &hosts.switches[to], &done));

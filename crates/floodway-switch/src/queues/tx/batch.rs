@@ -12,7 +12,7 @@ use floodway_wire::vnet::{self, VnetHdr};
 
 use super::TxFeatures;
 use crate::frame::iovec::{GuestIoVec, GuestIoVecs};
-use crate::frame::{self, Frame, Frames, PREFIX_LEN, WireSize};
+use crate::frame::{self, Frame, Frames, PREFIX_LEN, Sizes};
 use crate::memory::{GuestMemory, copy};
 use crate::stats::DropReason;
 
@@ -73,13 +73,6 @@ pub struct Batch {
     acks: u32,
 }
 
-/// Lengths of a batch's frames, none of which was dropped or is a GSO packet.
-#[derive(Clone, Copy, Default)]
-struct Sizes {
-    bytes: u64,
-    longest: u32,
-}
-
 /// Frames of a batch that were not dropped.
 #[derive(Clone, Copy)]
 pub struct Selected<'b> {
@@ -94,12 +87,8 @@ impl Frames for Selected<'_> {
     }
 
     #[inline]
-    fn wire_size(&self, always: u32, fit: impl Fn(&Frame<'_>) -> bool) -> WireSize {
-        let is_all = self.mask == self.batch.mask();
-        match self.batch.sizes.filter(|sizes| is_all && sizes.longest <= always) {
-            Some(Sizes { bytes, .. }) => WireSize { bytes, packets: self.batch.len() as u64 },
-            None => self.iter().filter(fit).map(|frame| frame.wire_size()).sum(),
-        }
+    fn sizes(&self) -> Option<Sizes> {
+        self.batch.sizes.filter(|_| self.mask == self.batch.mask())
     }
 
     #[inline]
@@ -264,9 +253,10 @@ impl Batch {
             }
             none_dropped &= frame.dropped.is_none();
             gso_types |= frame.vnet.gso_type;
-            sizes.bytes += u64::from(frame.len);
+            sizes.all.bytes += u64::from(frame.len);
             sizes.longest = sizes.longest.max(frame.len);
         }
+        sizes.all.packets = self.frames.len() as u64;
         self.acks = acks;
         self.sizes = (none_dropped && gso_types == vnet::GSO_NONE).then_some(sizes);
         gso_types
