@@ -35,7 +35,7 @@ use crate::moves::Moves;
 use crate::upgrade::Programs;
 pub use port::{Change, FromPort, Handled, ToPort};
 
-/// Version of the message set.
+/// Version of the message set, and of the layout of journals.
 pub const VERSION: u32 = 11;
 /// Longest datagram in bytes.
 pub const MAX_DATAGRAM: usize = 16 << 10;

@@ -5,7 +5,10 @@ use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, memfd_create};
+
+/// Seals of memory that can be written and keeps its size.
+const FIXED: SealFlags = SealFlags::GROW.union(SealFlags::SHRINK).union(SealFlags::SEAL);
 
 /// Makes a sealed file of `bytes`.
 ///
@@ -26,8 +29,15 @@ pub fn seal(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
 pub fn fixed(name: &str, bytes: u64) -> io::Result<OwnedFd> {
     let file = File::from(memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
     file.set_len(bytes)?;
-    fcntl_add_seals(&file, SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)?;
+    fcntl_add_seals(&file, FIXED)?;
     Ok(file.into())
+}
+
+/// Returns `true` if `file` is one of `bytes` bytes that [`fixed`] has made.
+#[must_use]
+pub fn is_fixed(file: &OwnedFd, bytes: u64) -> bool {
+    fcntl_get_seals(file) == Ok(FIXED)
+        && fstat(file).is_ok_and(|status| u64::try_from(status.st_size) == Ok(bytes))
 }
 
 /// The first `len` bytes of a file, wherever its position is.
@@ -51,7 +61,9 @@ mod tests {
         assert!(file.write_at(b"9", 8).is_err());
         assert!(file.set_len(7).is_err() && file.set_len(9).is_err());
         assert!(fcntl_add_seals(&file, SealFlags::WRITE).is_err(), "for good");
-        assert_eq!(read(file.into(), 8).unwrap(), b"12345678");
+        let file = OwnedFd::from(file);
+        assert!(is_fixed(&file, 8) && !is_fixed(&file, 7));
+        assert_eq!(read(file, 8).unwrap(), b"12345678");
     }
 
     #[test]
@@ -61,6 +73,9 @@ mod tests {
         assert_eq!(file.write_at(b"x", 0).unwrap_err().raw_os_error(), Some(libc::EPERM));
         assert!(file.set_len(0).is_err());
         assert!(file.set_len(9).is_err());
+        let open =
+            OwnedFd::from(memfd_create("test", MemfdFlags::CLOEXEC).map(File::from).unwrap());
+        assert!(!is_fixed(&open, 0), "nothing is sealed");
         assert_eq!(read(sealed.try_clone().unwrap(), 4).unwrap(), b"text");
         assert!(read(sealed, 5).is_err());
     }

@@ -1,4 +1,4 @@
-//! What a service manager hears of the switch (sd_notify(3)): that it is ready, that it is alive, that it stops. Nothing where there
+//! What a service manager hears of the switch (sd_notify(3)): that it is ready, that it is alive, that it stops, and which descriptors to keep. Nothing where there
 //! is none.
 //!
 //! A sign of life is sent only after a check. In a switch of one process that is to read the status, which takes the lock of every queue: signs fail to
@@ -6,6 +6,7 @@
 //! data plane, so its own signs say that it goes on doing that. A worker that stands still without a lock is found by the switch's own `[watchdog]`.
 
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::Duration;
@@ -65,8 +66,25 @@ fn give_signs(
     Ok(alive)
 }
 
+/// Lets the service manager keep a duplicate of `file` under `name` for the next process that it starts, if it keeps any.
+pub fn keep(name: &str, file: BorrowedFd<'_>) {
+    warn_on_error(sd_notify::notify_with_fds(
+        &[NotifyState::FdStore, NotifyState::FdName(name)],
+        &[file],
+    ));
+}
+
+/// Lets the service manager close what it has under `name`.
+pub fn release(name: &str) {
+    notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(name)]);
+}
+
 fn notify(states: &[NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(states) {
+    warn_on_error(sd_notify::notify(states));
+}
+
+fn warn_on_error(result: io::Result<()>) {
+    if let Err(error) = result {
         tracing::warn!(%error, "the service manager cannot be notified");
     }
 }

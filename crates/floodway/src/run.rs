@@ -15,6 +15,7 @@ use signal_hook::low_level::signal_name;
 use tracing_subscriber::EnvFilter;
 
 use crate::broker;
+use crate::broker::journals::Passed;
 use crate::cli::RunArgs;
 use crate::log::{Flush, Log};
 use crate::notify::Notifier;
@@ -25,6 +26,7 @@ use crate::reload::reload;
 /// # Errors
 /// The configuration is not valid, or a socket, device or thread cannot be had.
 pub fn run(args: &RunArgs) -> anyhow::Result<()> {
+    let passed = Passed::take();
     let config = Config::load(&args.config)?;
     if args.check {
         broker::migration::check(config.migration.as_ref())?;
@@ -40,13 +42,14 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     if !args.single_process {
         // One that comes before there is anything to reload does nothing.
         flag::register(SIGHUP, Arc::new(AtomicBool::new(false)))?;
-        let next = broker::run(args, format!("running with {}", summary(&config)))?;
+        let next = broker::run(args, format!("running with {}", summary(&config)), passed)?;
         if let Some(next) = next {
             drop(flush);
             broker::upgrade::replace(&next)?;
         }
         return Ok(());
     }
+    passed.release();
     if let Some(port) = config.port_that_may_owe() {
         anyhow::bail!("port \"{}\": {NO_JOURNAL}", port.name);
     }

@@ -1,7 +1,7 @@
 //! Connections that lack bytes which a switch had acknowledged, and that nobody knows any more.
 //!
 //! # Theory of operation
-//! **Goal.** If all processes of a switch end at once, the journal is gone. Connections that were owed bytes then stand still for ever: one end is sure that the other one has the bytes, and the other one waits for
+//! **Goal.** If all processes of a switch end at once, and no service manager has a duplicate of its journals, these are gone. Connections that were owed bytes then stand still for ever: one end is sure that the other one has the bytes, and the other one waits for
 //! them. The next switch finds such a connection by what its ends do, and resets both.
 //!
 //! **How it shows.** An end whose data is not acknowledged sends its first unacknowledged byte again at each timeout (RFC 6298 section 5.4), whatever its loss recovery is. If that byte lies beyond the one that the other end expects,

@@ -2,6 +2,7 @@
 //! in here, too.
 
 mod beginning;
+pub mod journals;
 pub mod migration;
 mod ports;
 mod reload;
@@ -22,7 +23,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use floodway_broker::broker::{Broker, Outcome, Progress};
+use floodway_broker::broker::{Broker, BrokerError, Outcome, Progress};
 use floodway_broker::transaction::Transaction;
 use floodway_broker::upgrade::{Candidate, UpgradeControl};
 use floodway_process::sandbox::User;
@@ -35,6 +36,7 @@ use signal_hook::low_level::pipe;
 
 use crate::cli::RunArgs;
 use beginning::{Beginning, Held};
+use journals::{Journals, Passed};
 use ports::Ports;
 use reload::Reload;
 use supervision::Supervision;
@@ -47,12 +49,12 @@ const PASSED_ON: &[&str] = &[
     floodway_process::fault::VARIABLE,
 ];
 
-/// Serves until SIGINT or SIGTERM; `running` is what the service manager shows. Returns the program that is to be executed in the place of this one, if there is
+/// Serves until SIGINT or SIGTERM; `running` is what the service manager shows, `passed` what it has from the last switch. Returns the program that is to be executed in the place of this one, if there is
 /// one: nothing has stopped then.
 ///
 /// # Errors
 /// A socket cannot be had, or the first data plane does not start.
-pub fn run(args: &RunArgs, running: String) -> anyhow::Result<Option<Candidate>> {
+pub fn run(args: &RunArgs, running: String, passed: Passed) -> anyhow::Result<Option<Candidate>> {
     // It may have been executed by a path that is no name.
     rustix::thread::set_name(c"floodway")?;
     // One text for both processes, whatever becomes of the file.
@@ -66,7 +68,7 @@ pub fn run(args: &RunArgs, running: String) -> anyhow::Result<Option<Candidate>>
     // Before any port is touched: a second switch with this configuration goes no further.
     let beginning = beginning::begin(config, configuration, !args.no_descriptor_store)?;
     let (store, is_new) = (beginning.store.clone(), beginning.held.past.is_none());
-    let outcome = serve(args, running, beginning, &stopped);
+    let outcome = serve(args, running, (beginning, Journals::new(passed)), &stopped);
     if outcome.is_err() && is_new {
         // What a broker of before has left may be taken over by yet another one.
         store.close();
@@ -78,7 +80,7 @@ pub fn run(args: &RunArgs, running: String) -> anyhow::Result<Option<Candidate>>
 fn serve(
     args: &RunArgs,
     running: String,
-    beginning: Beginning,
+    (beginning, journals): (Beginning, Journals),
     stopped: &UnixStream,
 ) -> anyhow::Result<Option<Candidate>> {
     let Beginning { control, store, config, configuration, held } = beginning;
@@ -90,8 +92,13 @@ fn serve(
         past.is_some() && !replacing && fs::read_to_string(&args.config)? != configuration;
     let control_path = config.control.clone();
     let moves = migration::start(config.migration.as_ref(), past.is_some())?;
-    let ports =
-        Ports::open(config, &configuration, (numbers, uplinks), (faults, store.clone()), left)?;
+    let ports = Ports::open(
+        config,
+        &configuration,
+        (numbers, uplinks),
+        (faults, store.clone()),
+        (left, journals),
+    )?;
     let ports = Arc::new(ports);
     ports.settings().resume(settings);
     let start = starter(args, &control_path)?;
@@ -133,6 +140,11 @@ fn serve(
     }
     store.close();
     drop((manage, reload, broker));
+    if let Err(BrokerError::NotReady(end)) = &outcome
+        && end.is_crash()
+    {
+        ports.release_journals();
+    }
     close(&ports, control, &store_path(&control_path));
     outcome?;
     Ok(None)

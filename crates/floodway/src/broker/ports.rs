@@ -23,7 +23,6 @@ pub mod resume;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
-use std::io;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::mpsc::Sender;
@@ -31,7 +30,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, anyhow};
 use floodway_broker::descriptors;
-use floodway_broker::journal::Journal;
 use floodway_broker::layout::{Changes, Layout, Place};
 use floodway_broker::notices::Notices;
 use floodway_broker::port::{Past, PortFault, PortThread, Source};
@@ -47,10 +45,10 @@ use floodway_switch::config::{PortConfig, SocketMode};
 use floodway_switch::host::descriptors as data_plane_descriptors;
 use floodway_switch::host::socket_access::{self, Access};
 use floodway_switch::host::socket_file::{self, SocketFile};
-use floodway_switch::kept::{WORD, journal};
 use floodway_switch::operator::ConfigApi;
 use floodway_switch::runtime::vcpu::SliceController;
 
+use super::journals::{self, Journals};
 use super::{migration, uplinks, vcpus};
 use resume::Left;
 
@@ -87,6 +85,8 @@ struct State {
     free_uplinks: VecDeque<u16>,
     /// The last instance that was given.
     instances: u64,
+    /// Makes those of new ports.
+    journals: Journals,
     vcpus: Option<SliceController>,
 }
 
@@ -133,7 +133,7 @@ impl<'a> Names<'a> {
 
 impl Ports {
     /// Opens the ports of `config`, of which `text` is the text and `uplinks` are the uplinks; `numbers` is how many there can be. What data planes do wrong goes to `faults`. What a broker that has
-    /// died has left of them, if one has, is gone on with.
+    /// died has left of them, if one has, is gone on with; otherwise what `journals` has.
     ///
     /// # Errors
     /// A socket or thread cannot be had.
@@ -142,7 +142,7 @@ impl Ports {
         text: &str,
         (numbers, uplinks): (Numbers, Vec<UplinkPlace>),
         (faults, store): (Sender<PortFault>, Store),
-        left: Option<Left>,
+        (left, journals): (Option<Left>, Journals),
     ) -> anyhow::Result<Self> {
         let limits: Vec<_> = config.ports.iter().map(limits).collect();
         descriptors::reserve(&limits, config.uplinks.len(), config.migration.is_some())?;
@@ -162,6 +162,7 @@ impl Ports {
                 sockets: Sockets::new(),
                 free: (0..numbers.ports).collect(),
                 instances: 0,
+                journals,
                 vcpus: None,
             }),
         };
@@ -197,6 +198,11 @@ impl Ports {
     /// Where changes are left for the broker.
     pub fn changes(&self) -> Arc<Changes> {
         Arc::clone(&self.changes)
+    }
+
+    /// Leaves nothing of what was acknowledged in another's name with the service manager.
+    pub fn release_journals(&self) {
+        self.lock().journals.release();
     }
 
     /// Ends all ports. Their sockets' files go last: nobody is to connect to a port that is not served.
@@ -271,8 +277,9 @@ impl Ports {
                     let number = numbers.next().context("a number for each port")?;
                     let past = Past::new(self.store.clone(), instances, None);
                     let thread = self.start(port, &state.sockets, &sockets, past)?;
-                    let journal =
-                        journal(port).with_context(|| format!("port \"{}\"", port.name))?;
+                    let key = journals::key(&wanted.control, port);
+                    let journal = state.journals.of(port, &key);
+                    let journal = journal.with_context(|| format!("port \"{}\"", port.name))?;
                     Place {
                         number,
                         instance: instances,
@@ -321,6 +328,9 @@ impl Ports {
         let paths: BTreeSet<_> = servers(&wanted).map(|port| &*port.socket).collect();
         state.sockets.retain(|path, _| paths.contains(&**path));
         state.config = wanted;
+        let State { config, layout, journals, .. } = state;
+        let keys = config.ports.iter().map(|port| journals::key(&config.control, port));
+        journals.follow(keys.zip(&layout.ports));
     }
 
     /// Looks after vCPUs anew if there are others than `before`.
@@ -387,12 +397,6 @@ fn give_numbers(
     let mut given: VecDeque<_> = free.iter().copied().chain(gone).collect();
     let free = (new <= given.len()).then(|| given.split_off(new))?;
     Some((given, free))
-}
-
-/// Where what is acknowledged for the port's guest outlives data planes.
-fn journal(port: &PortConfig) -> io::Result<Journal> {
-    let budget = journal::budget(&port.offload);
-    Journal::new(budget, (journal::words(budget) * WORD) as u64)
 }
 
 /// What front-ends of a port can make the broker hold.

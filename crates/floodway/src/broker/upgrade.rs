@@ -10,7 +10,7 @@
 //! before it until the next program listens to them, so none is lost or ends it in between.
 
 use std::convert::Infallible;
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::fmt::Display;
 use std::fs;
 use std::io::{self, Read};
@@ -41,6 +41,8 @@ const ANSWER: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(1);
 /// Longest answer in bytes.
 const MAX_ANSWER: u64 = 4096;
+/// Variables by which a service manager passes descriptors (sd_listen_fds(3)).
+const PASSED: [&str; 3] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"];
 /// The program of this process, whatever has become of its path.
 const OWN: &str = "/proc/self/exe";
 
@@ -153,7 +155,7 @@ fn open_program(path: &Path) -> anyhow::Result<OwnedFd> {
 }
 
 /// Runs the program in `file` with these words. Returns what it prints.
-fn ask(file: &OwnedFd, words: &[&std::ffi::OsStr]) -> anyhow::Result<String> {
+fn ask(file: &OwnedFd, words: &[&OsStr]) -> anyhow::Result<String> {
     let mut command = Command::new(path_of(file));
     command.arg0("floodway").args(words).env_clear().stdin(Stdio::null());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -238,13 +240,22 @@ pub fn replace(candidate: &Candidate) -> io::Result<Infallible> {
     block_signals(SigmaskHow::SIG_BLOCK)?;
     let words = std::env::args_os().map(|word| CString::new(word.into_vec()));
     let words = words.collect::<Result<Vec<_>, _>>()?;
+    let variables = environment()?;
     for path in [path_of(&candidate.file), OWN.into()] {
         let path = CString::new(path.into_os_string().into_vec())?;
-        let Err(error) = nix::unistd::execv(&path, &words);
+        let Err(error) = nix::unistd::execve(&path, &words, &variables);
         // The log has ended.
         eprintln!("floodway: cannot execute {}: {error}", path.to_string_lossy());
     }
     Err(io::Error::other("the broker has ended; frames go on, start floodway run again"))
+}
+
+/// The variables of this process, without those that name what the service manager has passed to it: the descriptors are not there any more.
+fn environment() -> io::Result<Vec<CString>> {
+    let passed = |name: &OsStr| PASSED.iter().any(|passed| name == *passed);
+    let variables = std::env::vars_os().filter(|(name, _)| !passed(name));
+    let words = variables.map(|(name, value)| [name.into_vec(), value.into_vec()].join(&b'='));
+    Ok(words.map(CString::new).collect::<Result<_, _>>()?)
 }
 
 /// Lets signals through that were blocked while programs were replaced: somebody listens to them by now.

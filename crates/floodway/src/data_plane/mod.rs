@@ -104,6 +104,8 @@ fn serve(
     let supply = |number: u16| supply(number.into(), devices.remove(&number), &bell);
     let uplinks: Vec<_> = uplinks.into_iter().map(supply).collect();
     let Some(control) = control else { bail!("the broker sends no control socket") };
+    // A switch that begins anew waits until nobody listens any more, and so until this one writes to nothing.
+    let _listens = control.try_clone()?;
     let listener = ControlListener::from_broker(control, &config.control);
     let places = Places { ports: numbers.ports, uplinks: numbers.uplinks };
     let kept = Kept::open(state, places, config.workers.len());

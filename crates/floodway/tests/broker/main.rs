@@ -12,6 +12,7 @@ mod restarts;
 #[cfg(target_arch = "x86_64")]
 mod sandbox;
 mod scene;
+mod service_manager;
 mod suspects;
 mod takeover;
 #[cfg(target_arch = "x86_64")]

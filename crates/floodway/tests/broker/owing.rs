@@ -2,6 +2,7 @@
 //!
 //! The guest is a sender that forgets what is acknowledged; its peer is behind an uplink, loses 1 % of what comes, and acknowledges 10 ms late.
 
+use std::fs;
 use std::io::ErrorKind;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::Child;
@@ -9,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use floodway_process::sealed;
 use floodway_switch::testing::Frontend;
 use floodway_switch::testing::frames::mac;
 use floodway_switch::testing::{wait, wait_until};
@@ -16,6 +18,7 @@ use floodway_wire::build::{Link, Tcp};
 use floodway_wire::tcp::Flags;
 
 use crate::scene::{Scene, Vm};
+use crate::service_manager::Manager;
 use crate::uplinks::{in_namespace, ip, uplink};
 
 /// Round trips on a busy machine must not end early acknowledgement.
@@ -269,10 +272,16 @@ impl World {
 
     /// One with these settings for the guest's port.
     pub fn with(mechanisms: &str) -> Self {
+        Self::within(tempfile::tempdir().unwrap(), mechanisms)
+    }
+
+    /// The same, with the switch in `directory`.
+    fn within(directory: tempfile::TempDir, mechanisms: &str) -> Self {
         ip("link add fwp0 type veth peer name fwp1");
         ip("link set fwp0 up");
         ip("link set fwp1 up");
-        let scene = Scene::launch(
+        let scene = Scene::launch_in(
+            directory,
             &format!("{mechanisms}{}", uplink("packet", "fwp0")),
             &["--longest-pause", "0", "--log", "warn"],
         );
@@ -308,7 +317,12 @@ impl World {
 
     /// One that owes bytes to a peer which says nothing any more, and the number of all that the guest has to send.
     fn owing() -> (Self, u32) {
-        let (mut world, mut total) = (Self::new(), 0);
+        Self::owing_within(tempfile::tempdir().unwrap())
+    }
+
+    /// The same, with the switch in `directory`.
+    fn owing_within(directory: tempfile::TempDir) -> (Self, u32) {
+        let (mut world, mut total) = (Self::within(directory, AGENTLESS), 0);
         world.transfer(&mut total, |scene| {
             wait_until("bytes that are owed", || owed(scene) > 0);
         });
@@ -428,6 +442,42 @@ fn both_ends_are_reset_after_the_death_of_all_processes() {
         });
         assert!(world.peer.received < total);
         assert_eq!(world.offload()["counters"]["adopted_broken"], 1);
+    });
+}
+
+/// T1: a service manager has duplicates of the journals. The budget may be another one by then.
+#[test]
+fn what_is_owed_outlives_the_death_of_all_processes_under_a_service_manager() {
+    in_namespace(|| {
+        let directory = tempfile::tempdir().unwrap();
+        let mut manager = Manager::of(directory.path());
+        let (mut world, total) = World::owing_within(directory);
+        manager.hear();
+        assert_eq!(manager.kept.len(), 2, "one for each port");
+        world.scene.kill_all();
+        manager.kept.insert("other".into(), sealed::fixed("other", 8).unwrap());
+        let file = world.scene.path("switch.toml");
+        let text = fs::read_to_string(&file).unwrap();
+        fs::write(&file, text.replace(AGENTLESS, &format!("{AGENTLESS}budget = 1048576\n")))
+            .unwrap();
+        world.scene.start_broker_by(manager.start());
+        let World { scene, peer, sender, vm, .. } = &mut world;
+        vm.frontend = Frontend::attach(&scene.path("vm2.sock"), &vm.guest);
+        wait_until("the rest", || {
+            sender.run(vm, total);
+            peer.run();
+            peer.received == total
+        });
+        let counters = world.offload()["counters"].clone();
+        assert_eq!((&counters["adopted"], peer_and_guest_resets(&world)), (&1.into(), (0, 0)));
+        manager.hear();
+        assert_eq!(manager.kept.len(), 2, "the other one is of no use");
+        // And over a stop, after which nothing is owed.
+        terminate(&mut world.scene.broker);
+        manager.hear();
+        assert_eq!(manager.kept.len(), 2);
+        world.scene.start_broker_by(manager.start());
+        assert_eq!(world.offload()["counters"]["adopted"], 0);
     });
 }
 

@@ -11,6 +11,8 @@ use floodway_switch::testing::{Frontend, Guest, GuestConfig, wait, wait_until};
 
 /// In the switch's directory, if its processes are to end at points.
 const POINTS: &str = "points";
+/// In the switch's directory, if it has a service manager.
+pub const NOTIFY: &str = "notify";
 
 /// A switch of two processes with two ports, killed when the test is over however it ends.
 pub struct Scene {
@@ -44,7 +46,7 @@ impl Scene {
         (Self::launch_in(directory, extra, &["--longest-pause", "0"]), points)
     }
 
-    fn launch_in(directory: tempfile::TempDir, extra: &str, arguments: &[&str]) -> Self {
+    pub fn launch_in(directory: tempfile::TempDir, extra: &str, arguments: &[&str]) -> Self {
         configure(directory.path(), "control.sock", extra);
         let broker = run(directory.path()).args(arguments).spawn().unwrap();
         let mut scene = Self { directory, broker };
@@ -154,8 +156,17 @@ pub fn configure(directory: &Path, control: &str, extra: &str) {
 
 pub fn run(directory: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_floodway"));
-    command.args(["run", "--config", "switch.toml"]).env_remove("FLOODWAY_LOG");
-    command.current_dir(directory);
+    command.args(["run", "--config", "switch.toml"]);
+    prepare(command, directory)
+}
+
+/// A command that starts the switch in `directory`.
+pub fn prepare(mut command: Command, directory: &Path) -> Command {
+    command.env_remove("FLOODWAY_LOG").current_dir(directory);
+    let manager = directory.join(NOTIFY);
+    if manager.exists() {
+        command.env("NOTIFY_SOCKET", manager);
+    }
     let points = directory.join(POINTS);
     if points.exists() {
         command.env(VARIABLE, points);

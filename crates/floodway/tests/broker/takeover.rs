@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::net::UnixStream;
+use std::process::Command;
 
 use floodway_switch::testing::message::GET_FEATURES;
 use floodway_switch::testing::{wait, wait_until};
@@ -37,7 +38,11 @@ impl Scene {
     }
 
     pub fn start_broker(&mut self) {
-        self.broker = run(self.directory.path()).spawn().unwrap();
+        self.start_broker_by(run(self.directory.path()));
+    }
+
+    pub fn start_broker_by(&mut self, mut command: Command) {
+        self.broker = command.spawn().unwrap();
         let next = self.broker.id().into();
         wait_until("the next broker", || self.broker_in_status() == Some(next));
     }

@@ -11,8 +11,8 @@ use floodway_broker::port::Past;
 use floodway_broker::store::taken::TakenPort;
 use floodway_switch::Config;
 
-use super::super::migration;
-use super::{Names, Ports, Prepared, Sockets, State, journal, open_sockets, set_rights};
+use super::super::{journals, migration};
+use super::{Names, Ports, Prepared, Sockets, State, open_sockets, set_rights};
 
 /// What was left of ports.
 pub struct Left {
@@ -42,7 +42,11 @@ impl Ports {
             let mut taken = left.ports.remove(&instance).unwrap_or_default();
             let journal = match taken.journal.take() {
                 Some(journal) => journal,
-                None => journal(port).with_context(|| format!("port \"{}\"", port.name))?,
+                None => {
+                    let key = journals::key(&config.control, port);
+                    let journal = state.journals.of(port, &key);
+                    journal.with_context(|| format!("port \"{}\"", port.name))?
+                }
             };
             let past = Past::new(self.store.clone(), instance, Some(taken));
             let thread = Arc::new(self.start(port, &state.sockets, &sockets, past)?);
