@@ -23,6 +23,7 @@ pub mod guest;
 pub mod memory;
 pub mod message;
 pub mod pcapng;
+pub mod stored;
 
 use std::thread;
 use std::time::{Duration, Instant};
