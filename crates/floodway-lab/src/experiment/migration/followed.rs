@@ -47,7 +47,7 @@ use crate::net;
 use crate::process;
 use crate::switch_process::{self, Switch};
 use crate::transfer::inside;
-use crate::vm::Vm;
+use crate::vm::{self, Vm};
 
 const NAME: &str = "mover";
 /// Where the first host listens for the other one; that one listens at the next port.
@@ -78,8 +78,10 @@ pub struct Followed {
     pub variant: Variant,
     /// Connections, 1 to 4000.
     pub connections: u32,
-    /// Bytes of a request, and of its response.
+    /// Bytes of a request, and of its response unless that has its own key.
     pub bytes: u64,
+    /// Bytes of a response.
+    pub response_bytes: Option<u64>,
     /// Time between a response and the next request of a connection, in ms.
     pub interval_ms: u64,
     /// How long QEMU may stop the VM to copy the rest of its memory, in ms.
@@ -89,6 +91,12 @@ pub struct Followed {
     pub budget_mib: u32,
     /// Key `early_ack_delay_ms` of the port.
     pub early_ack_delay_ms: Option<u64>,
+    /// Connections that have to owe bytes right before a move, 0 to `connections`: it is waited for, up to a minute.
+    #[serde(default)]
+    pub owing: u64,
+    /// Of the guest, at least 1.
+    #[serde(default = "one")]
+    pub vcpus: u32,
     /// What lies between the bridge and the client.
     #[serde(default = "TransferPath::direct")]
     pub path: TransferPath,
@@ -96,6 +104,10 @@ pub struct Followed {
 
 fn both_offloads() -> Variant {
     Variant::Offload
+}
+
+fn one() -> u32 {
+    1
 }
 
 /// The switch's own.
@@ -147,6 +159,11 @@ impl RealScenario for Followed {
         ensure!(fits, "connections = {}: must be 1 to 4000", self.connections);
         let (name, budget) = (self.variant.name(), self.budget_mib);
         ensure!((1..=1024).contains(&budget), "budget_mib = {budget}: must be 1 to 1024");
+        let (owing, connections) = (self.owing, self.connections);
+        ensure!(
+            owing <= connections.into(),
+            "owing = {owing}: must be at most connections = {connections}"
+        );
         ensure!(self.variant.transmits(), "variant = {name:?}: must be one that transmits");
         let mut measured = Measured::default();
         for &case in &self.cases {
@@ -221,7 +238,7 @@ impl Followed {
         make_certificates(&dir, &net::address(SUBNET, 1))?;
         let hosts = case.start(self)?;
         let image = GuestImage::debian(self.kernel)?;
-        let guest = Vm::boot(hosts.guest(MOVER, NAME, 0, &image))?;
+        let guest = Vm::boot(self.guest(&hosts, 0, &image))?;
         self.prepare(&hosts, &guest)?;
         let far = FarEnd::open(&hosts.namespace, &guest, &self.path, 0, (PATH_CORE, run.seed))?;
         let server = guest.agent().requests_serve("0.0.0.0:0".parse()?)?;
@@ -252,6 +269,11 @@ impl Followed {
         guest.agent().requests_close(&server)?;
         report(case, &moves, total, measured);
         report_hosts(case, &hosts, measured)
+    }
+
+    /// The guest as it is on a host.
+    fn guest(&self, hosts: &Hosts, host: usize, image: &GuestImage) -> vm::Config {
+        vm::Config { vcpus: self.vcpus, ..hosts.guest(MOVER, NAME, host, image) }
     }
 
     /// The guest's port on either host.
@@ -285,7 +307,7 @@ impl Followed {
             address,
             connections: self.connections,
             request_bytes: self.bytes,
-            response_bytes: self.bytes,
+            response_bytes: self.response_bytes.unwrap_or(self.bytes),
             interval: Duration::from_millis(self.interval_ms),
             seed,
             patience: PATIENCE,
@@ -303,11 +325,11 @@ impl Followed {
         let (from, to) = (number % 2, (number + 1) % 2);
         let parameters =
             json!({ "downtime-limit": self.downtime_ms, "max-bandwidth": 10_u64 << 30 });
-        let offloaded = Offloaded::of(&hosts.switches[from])?;
+        let offloaded = Offloaded::once_owing(&hosts.switches[from], self.owing)?;
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
             let watch = scope.spawn(|| watch(&hosts.switches[from], &hosts.switches[to], &done));
-            let moved = guest.migrate(hosts.guest(MOVER, NAME, to, image), &parameters);
+            let moved = guest.migrate(self.guest(hosts, to, image), &parameters);
             done.store(true, Ordering::Relaxed);
             let watched = watch.join().map_err(|_| anyhow!("the watch failed"))??;
             let (guest, moved) = moved?;
