@@ -91,7 +91,7 @@ struct Ends {
 
 /// Where frames come from that are kept.
 pub trait Supply {
-    type Frame;
+    type Frame: 'static;
 
     /// A frame of flow `n`; `None` if there is no memory.
     fn frame(&mut self, n: u32) -> Option<Self::Frame>;
