@@ -98,7 +98,8 @@ impl<B: 'static> Flow<B> {
     }
 
     /// The answer to the guest's SYN. Its window is not scaled, so it grants a portion at most, and a
-    /// window update behind it grants what the flow may have.
+    /// window update behind it grants what the flow may have. A guest that sends by its own congestion window cannot use more at first than a SYN-ACK can grant, and
+    /// is spared that update, which interrupts it when it is about to send.
     pub fn on_syn_ack<S: Sink<B>>(&mut self, segment: &Segment, call: &mut Call<'_, S>) -> Verdict {
         let Phase::Established(connection) = &mut self.phase else { return Verdict::PASS };
         let tx = &mut connection.tx;
@@ -112,10 +113,26 @@ impl<B: 'static> Flow<B> {
             return Verdict::PASS;
         }
         let append_name = self.name_with(segment, call);
-        self.update_due = true;
-        self.flag(call.id, call.port);
+        let window = if call.port.acks_early {
+            self.grant_unscaled(call.port)
+        } else {
+            self.update_due = true;
+            self.flag(call.id, call.port);
+            window
+        };
         let window = window.min(u32::from(u16::MAX)) as u16;
         let window = (window != segment.window).then_some(window);
         Verdict::Pass(Edit { window, append_name, ..Edit::default() })
+    }
+
+    /// Takes back what of the grant a window without a scale cannot say, which the guest has not been told yet. Returns that window.
+    fn grant_unscaled(&mut self, port: &mut OffloadShared) -> u32 {
+        let Phase::Established(connection) = &mut self.phase else { return 0 };
+        let tx = &mut connection.tx;
+        let scale = tx.agreed.peer_scale();
+        let window = tx.granted(tx.snd_una()).min(u32::from(u16::MAX)) >> scale << scale;
+        tx.advertised_edge = tx.snd_una() + window;
+        tx.charge(&mut self.charged, &mut port.pool);
+        window
     }
 }

@@ -63,6 +63,20 @@ fn on_a_short_path_only_losses_are_hidden() {
     assert!(early_acks(1_000, 0) > 0);
 }
 
+/// A guest that sends by its own congestion window is granted its first flight, and more, in the SYN-ACK: nothing else comes to it before it sends. One with the module can use more at once.
+#[test]
+fn nothing_comes_between_a_syn_ack_and_the_first_flight() {
+    for (early, updates) in [(EarlyAck::Always, 0), (EarlyAck::Never, 1)] {
+        let mut world = agentless("early-opens", |setup| setup.offload.early_ack = early);
+        world.connect();
+        world.run_for(MS(50));
+        assert_eq!(counters(&world).window_updates, updates, "{early:?}");
+        let granted = world.switch.summary(&world.flow).map_or(0, |summary| summary.granted);
+        assert!(granted > 40_000, "{early:?}: {granted}");
+        world.transfer(500_000, 1_000, LONG);
+    }
+}
+
 /// Where a module is heard nothing is acknowledged early, and it is told of the flows.
 #[test]
 fn where_a_module_is_heard_it_gets_grants() {
