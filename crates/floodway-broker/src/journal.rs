@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use floodway_process::sealed;
 use rustix::fs::fstat;
 
-/// Memory of a fixed size in which data planes of a port leave what they have acknowledged for its guest. It goes with the port.
+/// Memory of a fixed size in which data planes of a port leave what they have acknowledged for its guest. It goes with the port, but for the duplicate that a service manager may have.
 #[derive(Debug)]
 pub struct Journal {
     pub(crate) file: OwnedFd,

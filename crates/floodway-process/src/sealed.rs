@@ -33,10 +33,13 @@ pub fn fixed(name: &str, bytes: u64) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// Returns `true` if `file` is one of `bytes` bytes that [`fixed`] has made.
+/// Returns `true` if `file` has `bytes` bytes, can be written, and never changes its size, as one that [`fixed`] has made.
 #[must_use]
 pub fn is_fixed(file: &OwnedFd, bytes: u64) -> bool {
-    fcntl_get_seals(file) == Ok(FIXED)
+    let is_fixed = |seals: SealFlags| {
+        seals.contains(FIXED) && !seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE)
+    };
+    fcntl_get_seals(file).is_ok_and(is_fixed)
         && fstat(file).is_ok_and(|status| u64::try_from(status.st_size) == Ok(bytes))
 }
 

@@ -1,5 +1,5 @@
 //! What a service manager hears of the switch (sd_notify(3)): that it is ready, that it is alive, that it stops, and which descriptors to keep. Nothing where there
-//! is none.
+//! is none. A manager that does not read blocks whoever tells it more than its socket takes (ten messages, by the kernel's default).
 //!
 //! A sign of life is sent only after a check. In a switch of one process that is to read the status, which takes the lock of every queue: signs fail to
 //! come when the process is stopped or a lock is never given back, and a supervisor with `WatchdogSec=` restarts the switch. A broker does the same with its

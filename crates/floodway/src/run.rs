@@ -49,13 +49,13 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         }
         return Ok(());
     }
-    passed.release();
     if let Some(port) = config.port_that_may_owe() {
         anyhow::bail!("port \"{}\": {NO_JOURNAL}", port.name);
     }
     if config.migration.is_some() {
         anyhow::bail!("migration: {NO_BROKER}");
     }
+    passed.release();
     // Before there is anything to clean up: from here on a signal ends the wait below, not the
     // process. Once stopping, it ends the process again, in case the stop hangs.
     let stopping = Arc::new(AtomicBool::new(false));

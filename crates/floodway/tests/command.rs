@@ -236,6 +236,8 @@ fn a_service_manager_hears_of_start_life_and_stop() {
     let mut command = scene.command(&["run", "--config", "switch.toml"]);
     command.env("NOTIFY_SOCKET", scene.path("notify")).env("WATCHDOG_USEC", "100000");
     let mut running = Running(command.spawn().unwrap());
+    // The port's journal.
+    assert!(heard().starts_with("FDSTORE=1\nFDNAME=journal-"));
     assert_eq!(heard(), "READY=1\nSTATUS=running with 1 worker, 1 port, 0 uplinks\n");
     // Ready means that it answers.
     assert!(scene.output(&["status"]).status.success());

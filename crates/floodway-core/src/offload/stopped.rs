@@ -99,7 +99,7 @@ impl<B: 'static> Offload<B> {
         self.reset();
     }
 
-    /// The switch stops, and its journals with it. Resets both ends of each connection that owes its peer bytes which were acknowledged to the guest early; nobody
+    /// The switch stops, and perhaps its journals with it. Resets both ends of each connection that owes its peer bytes which were acknowledged to the guest early; nobody
     /// else would send them. Whatever else it has to say, it says with the next call.
     pub fn reset_owing(&mut self, now: Instant, sink: &mut impl Sink<B>) {
         for index in 0..self.flows.slots() {

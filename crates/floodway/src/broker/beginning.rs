@@ -26,8 +26,8 @@ use super::ports::Numbers;
 use super::ports::resume::Left;
 use super::{environment, upgrade, uplinks};
 
-/// How long the kernel may take to end a broker that was killed.
-const DYING: Duration = Duration::from_millis(500);
+/// How long the kernel may take to end a broker that was killed, and a data plane to end that has lost its broker.
+const DYING: Duration = Duration::from_secs(2);
 
 /// What a broker begins with.
 pub struct Beginning {

@@ -4,11 +4,12 @@
 //! **Goal.** A [journal](floodway_broker::journal) has the bytes that were acknowledged in another's name. It outlives data planes in the broker, and brokers in the [descriptor store](floodway_broker::store). If all three processes are
 //! killed at once, the service manager still has it, and passes it to the process that it starts next (sd_listen_fds(3)). There it is the journal of the same port again, and is adopted as after the death of a data plane alone.
 //!
-//! **Names.** `journal-VERSION-BUDGET-PORT-HASH`. The layout follows from the version of the program and from the budget that the journal was made for; the hash is of what makes the port another one, if it changes: control socket, socket, network and MAC address.
+//! **Names.** `journal-VERSION-BUDGET-PORT-HASH`. The layout follows from the version of the program and from the budget that the journal was made for; the hash is of what tells whose bytes they are: control socket, socket, network and MAC address.
 //! Whatever else the manager passes is released, for example journals of another version.
 //!
-//! **What the manager has** is what the ports in force have ([`Journals::follow`]), also after the end of the switch: systemd closes it when the unit is stopped, and passes it on when the unit is restarted or fails. Only a switch whose first data plane crashes lets go of everything
+//! **What the manager has** is what the ports in force have ([`Journals::follow`]), also after the end of the switch: systemd closes it when the unit has stopped or failed for good, and passes it on when it starts the unit again (`systemctl restart`, `Restart=`). Only a switch whose first data plane crashes lets go of everything
 //! ([`Journals::release`]): the next one might crash as well. Messages to the manager are datagrams that arrive in order. Without a manager, or with one that keeps nothing, they have no effect; connections that lack bytes are then found by what their ends do (`forgotten` of the offload in `floodway-core`).
+//! A switch of a single process has no journals, and lets go of those that it is passed.
 //!
 //! **One writer.** A switch begins anew only when nobody listens on its control socket, and a data plane has a duplicate of that until its process ends.
 //!
@@ -59,10 +60,11 @@ impl Passed {
     }
 
     fn add(&mut self, name: String, file: OwnedFd) {
-        match parse(&name) {
-            Some((budget, key))
-                if Journal::is_journal(&file, size(budget)) && !self.journals.contains_key(key) =>
-            {
+        let Some((budget, key)) = parse(&name) else { return self.useless.push(name) };
+        match self.journals.get(key) {
+            // The same name again: to release it would release both.
+            Some(&(other, _)) if other == budget => {}
+            None if Journal::is_journal(&file, size(budget)) => {
                 self.journals.insert(key.to_owned(), (budget, file));
             }
             _ => self.useless.push(name),
@@ -98,10 +100,6 @@ impl Journals {
     /// Begins with what the service manager has `passed`.
     pub fn new(mut passed: Passed) -> Self {
         passed.release_useless();
-        if !passed.journals.is_empty() {
-            let journals = passed.journals.len();
-            tracing::info!(journals, "the service manager has journals of the last switch");
-        }
         Self { passed, kept: BTreeMap::new() }
     }
 
@@ -111,7 +109,10 @@ impl Journals {
     /// Memory or descriptors have run out.
     pub fn of(&self, port: &PortConfig, key: &str) -> io::Result<Journal> {
         match self.passed.journals.get(key) {
-            Some((budget, file)) => Ok(Journal::from_file(file.try_clone()?, *budget)),
+            Some((budget, file)) => {
+                tracing::info!(port = port.name, "has the journal of the last switch");
+                Ok(Journal::from_file(file.try_clone()?, *budget))
+            }
             None => {
                 let budget = journal::budget(&port.offload);
                 Journal::new(budget, size(budget))
@@ -128,7 +129,10 @@ impl Journals {
                 Some(place) if place.journal.is_in(&file) => {
                     self.kept.insert(key, (place.instance, name));
                 }
-                _ => notify::release(&name),
+                _ => {
+                    tracing::warn!(name, "no port goes on with this journal of the last switch");
+                    notify::release(&name);
+                }
             }
         }
         // First, since a name may come back with another journal.
@@ -154,7 +158,8 @@ impl Journals {
     }
 }
 
-/// What tells a port of the switch with this control socket from all others, in the names of journals.
+/// What tells a port of the switch with this control socket from all others, in the names of journals. Programs that were built by other versions of Rust may hash differently, and do not use
+/// each other's journals then.
 pub fn key(control: &Path, port: &PortConfig) -> String {
     let mut hasher = DefaultHasher::new();
     let network = port.network.as_ref().map(|network| &network.name);
@@ -183,6 +188,8 @@ fn size(budget: u32) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use floodway_switch::config::NetworkConfig;
+
     use super::*;
 
     const BUDGET: u32 = 1 << 20;
@@ -195,8 +202,9 @@ mod tests {
     fn only_journals_of_this_version_are_used() {
         let mut passed = Passed::default();
         passed.add(name(BUDGET, "vm-1.a-0"), made());
-        // The same port again, another size, another version, and something else.
         passed.add(name(BUDGET, "vm-1.a-0"), made());
+        // Another journal of the same port, another size, another version, and something else.
+        passed.add(name(2 * BUDGET, "vm-1.a-0"), made());
         passed.add(name(2 * BUDGET, "vm2-0"), made());
         passed.add(format!("{PREFIX}-{}-{BUDGET}-vm3-0", VERSION + 1), made());
         passed.add("socket".into(), made());
@@ -218,6 +226,7 @@ mod tests {
         assert_eq!(with(|port| port.offload.budget *= 2), own);
         assert_ne!(with(|port| port.socket = "/run/vm2.sock".into()), own);
         assert_ne!(with(|port| port.mac = Some(Default::default())), own);
+        assert_ne!(with(|port| port.network = Some(NetworkConfig::new("blue", 7))), own);
         assert_ne!(key(Path::new("/run/other.sock"), &port), own);
     }
 }

@@ -92,13 +92,8 @@ fn serve(
         past.is_some() && !replacing && fs::read_to_string(&args.config)? != configuration;
     let control_path = config.control.clone();
     let moves = migration::start(config.migration.as_ref(), past.is_some())?;
-    let ports = Ports::open(
-        config,
-        &configuration,
-        (numbers, uplinks),
-        (faults, store.clone()),
-        (left, journals),
-    )?;
+    let (left, faults) = ((left, journals), (faults, store.clone()));
+    let ports = Ports::open(config, &configuration, (numbers, uplinks), faults, left)?;
     let ports = Arc::new(ports);
     ports.settings().resume(settings);
     let start = starter(args, &control_path)?;
@@ -140,18 +135,22 @@ fn serve(
     }
     store.close();
     drop((manage, reload, broker));
-    if let Err(BrokerError::NotReady(end)) = &outcome
-        && end.is_crash()
-    {
-        ports.release_journals();
-    }
-    close(&ports, control, &store_path(&control_path));
+    close(&ports, control, &store_path(&control_path), &outcome);
     outcome?;
     Ok(None)
 }
 
-/// Ends what the broker's data planes have been served with.
-fn close(ports: &Ports, control: ControlListener, store_file: &Path) {
+/// Ends what the broker's data planes have been served with, when `outcome` has come of it.
+fn close(
+    ports: &Ports,
+    control: ControlListener,
+    store_file: &Path,
+    outcome: &Result<Outcome, BrokerError>,
+) {
+    // The next one might crash over the same journals.
+    if matches!(outcome, Err(BrokerError::NotReady(end)) if end.is_crash()) {
+        ports.release_journals();
+    }
     ports.close();
     // The files go last: nobody is to connect to a port that is not served.
     drop(control);

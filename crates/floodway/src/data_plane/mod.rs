@@ -11,6 +11,7 @@ mod preparation;
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread;
@@ -103,10 +104,7 @@ fn serve(
     let Equipment { control, numbers, ports, uplinks, mut devices, state, .. } = equipment;
     let supply = |number: u16| supply(number.into(), devices.remove(&number), &bell);
     let uplinks: Vec<_> = uplinks.into_iter().map(supply).collect();
-    let Some(control) = control else { bail!("the broker sends no control socket") };
-    // A switch that begins anew waits until nobody listens any more, and so until this one writes to nothing.
-    let _listens = control.try_clone()?;
-    let listener = ControlListener::from_broker(control, &config.control);
+    let listener = listener(control, &config.control)?;
     let places = Places { ports: numbers.ports, uplinks: numbers.uplinks };
     let kept = Kept::open(state, places, config.workers.len());
     let (mut brokered, addresses) = brokered(kept, ports, numbers, uplinks.clone());
@@ -153,6 +151,13 @@ fn serve(
     // A change that is under way has its own reference, and the process ends before it.
     drop(switch);
     Ok(())
+}
+
+/// Where operators connect. Nobody closes it before the process ends: a switch that begins anew waits until nobody listens, and so until this process has stopped writing.
+fn listener(control: Option<OwnedFd>, path: &Path) -> anyhow::Result<ControlListener> {
+    let Some(control) = control else { bail!("the broker sends no control socket") };
+    std::mem::forget(control.try_clone()?);
+    Ok(ControlListener::from_broker(control, path))
 }
 
 /// The first message of one that serves.

@@ -10,12 +10,14 @@ use std::thread;
 
 use floodway_process::fault::Point;
 use floodway_switch::kept::WORD;
-use floodway_switch::testing::{wait, wait_until};
+use floodway_switch::testing::{Frontend, wait, wait_until};
 use floodway_wire::MacAddr;
 use floodway_wire::build::{Link, Tcp};
 use floodway_wire::tcp::Flags;
 
+use crate::owing::terminate;
 use crate::scene::{Scene, Vm, signal};
+use crate::service_manager::Manager;
 use crate::uplinks::{in_namespace, ip, uplink};
 
 /// VM 2 acknowledges nothing by itself.
@@ -96,7 +98,11 @@ const FIRST_FRAME: u64 = 1 << 32 | 1;
 
 impl Debt {
     fn make() -> Self {
-        let mut debt = Self::none(Scene::start_with(&configuration()));
+        Self::make_by(Scene::start_with(&configuration()))
+    }
+
+    fn make_by(scene: Scene) -> Self {
+        let mut debt = Self::none(scene);
         debt.peer.write_all(&OWED).unwrap();
         wait_until("the switch to acknowledge", || unacknowledged(&debt.peer) == 0);
         next(&mut debt.b, |_| true);
@@ -233,6 +239,22 @@ fn a_guest_that_is_owed_bytes_gets_them_across_an_upgrade() {
         debt.connection.segment.flags = Flags::ACK.with(Flags::PSH);
         debt.b.send(&debt.connection.segment.build(b"thanks"));
         wait_until("the answer", || debt.peer.read(&mut [0; 6]).is_ok_and(|read| read == 6));
+    });
+}
+
+/// Over a stop as well, if the service manager starts the switch again.
+#[test]
+fn a_guest_that_is_owed_bytes_gets_them_over_a_restart_by_a_service_manager() {
+    in_namespace(|| {
+        let directory = tempfile::tempdir().unwrap();
+        let mut manager = Manager::of(directory.path());
+        let mut debt = Debt::make_by(Scene::launch_in(directory, &configuration(), &[]));
+        manager.hear();
+        terminate(&mut debt.scene.broker);
+        debt.scene.start_broker_by(manager.start());
+        debt.b.frontend = Frontend::attach(&debt.scene.path("vm2.sock"), &debt.b.guest);
+        debt.expect_bytes();
+        assert_eq!(debt.counter("adopted"), 1);
     });
 }
 

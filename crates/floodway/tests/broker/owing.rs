@@ -498,7 +498,7 @@ fn a_switch_that_is_stopped_resets_connections_that_owe_bytes() {
     });
 }
 
-fn terminate(broker: &mut Child) {
+pub fn terminate(broker: &mut Child) {
     crate::scene::signal(broker.id().into(), libc::SIGTERM);
     assert!(broker.wait().unwrap().success());
 }
