@@ -49,12 +49,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         }
         return Ok(());
     }
-    if let Some(port) = config.port_that_may_owe() {
-        anyhow::bail!("port \"{}\": {NO_JOURNAL}", port.name);
-    }
-    if config.migration.is_some() {
-        anyhow::bail!("migration: {NO_BROKER}");
-    }
+    check_single(&config)?;
     passed.release();
     // Before there is anything to clean up: from here on a signal ends the wait below, not the
     // process. Once stopping, it ends the process again, in case the stop hangs.
@@ -91,6 +86,17 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     notifier.stopping();
     drop(control);
     switch.stop();
+    Ok(())
+}
+
+/// Checks that a single process can do what `config` asks for.
+fn check_single(config: &Config) -> anyhow::Result<()> {
+    if let Some(port) = config.port_that_may_owe() {
+        anyhow::bail!("port \"{}\": {NO_JOURNAL}", port.name);
+    }
+    if config.migration.is_some() {
+        anyhow::bail!("migration: {NO_BROKER}");
+    }
     Ok(())
 }
 
