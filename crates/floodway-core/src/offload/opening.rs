@@ -129,8 +129,7 @@ impl<B: 'static> Flow<B> {
     fn grant_unscaled(&mut self, port: &mut OffloadShared) -> u32 {
         let Phase::Established(connection) = &mut self.phase else { return 0 };
         let tx = &mut connection.tx;
-        let scale = tx.agreed.peer_scale();
-        let window = tx.granted(tx.snd_una()).min(u32::from(u16::MAX)) >> scale << scale;
+        let window = tx.granted(tx.snd_una()).min(u32::from(u16::MAX));
         tx.advertised_edge = tx.snd_una() + window;
         tx.charge(&mut self.charged, &mut port.pool);
         window

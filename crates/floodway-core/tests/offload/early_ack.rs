@@ -77,6 +77,17 @@ fn nothing_comes_between_a_syn_ack_and_the_first_flight() {
     }
 }
 
+/// The window of a SYN-ACK has no scale, so it may be less than one unit of those that follow. Less than a segment is all that is granted.
+#[test]
+fn a_first_window_of_less_than_a_unit_stays_open() {
+    let mut world = agentless("early-unit", |setup| {
+        (setup.peer.scale, setup.peer.buffer) = (Some(10), 1_000);
+    });
+    world.connect();
+    let granted = world.switch.summary(&world.flow).map_or(0, |summary| summary.granted);
+    assert_eq!(granted, 1_000);
+}
+
 /// Where a module is heard nothing is acknowledged early, and it is told of the flows.
 #[test]
 fn where_a_module_is_heard_it_gets_grants() {
