@@ -337,14 +337,19 @@ impl World {
         (world, total)
     }
 
-    /// Transfers what is left of the first `total` bytes: all of them arrive, and nobody resets the connection.
-    pub fn finish(&mut self, total: u32) {
+    /// Runs both ends until the first `total` bytes have arrived.
+    fn deliver(&mut self, total: u32) {
         let Self { peer, sender, vm, .. } = self;
         wait_until("the rest", || {
             sender.run(vm, total);
             peer.run();
             peer.received == total
         });
+    }
+
+    /// Transfers what is left of the first `total` bytes: all of them arrive, and nobody resets the connection.
+    pub fn finish(&mut self, total: u32) {
+        self.deliver(total);
         assert_eq!(peer_and_guest_resets(self), (0, 0));
         assert!(self.peer.lost > 0);
     }
@@ -384,12 +389,7 @@ fn what_a_guest_was_told_has_arrived_arrives_however_often_data_planes_die() {
                 scene.kill_data_plane();
             }
         });
-        let World { peer, sender, vm, .. } = &mut world;
-        wait_until("the rest", || {
-            sender.run(vm, total);
-            peer.run();
-            peer.received == total
-        });
+        world.deliver(total);
         let offload = world.offload();
         let counter = |name: &str| offload["counters"][name].as_u64().unwrap();
         assert!(counter("adopted") > 0 && counter("early_acks") > 0, "{offload}");
@@ -414,12 +414,7 @@ fn what_is_owed_outlives_the_death_of_broker_and_data_plane() {
         scene.kill_broker();
         crate::scene::signal(data_plane, libc::SIGKILL);
         scene.start_broker();
-        let World { peer, sender, vm, .. } = &mut world;
-        wait_until("the rest", || {
-            sender.run(vm, total);
-            peer.run();
-            peer.received == total
-        });
+        world.deliver(total);
         let counters = world.offload()["counters"].clone();
         assert_eq!((&counters["adopted"], peer_and_guest_resets(&world)), (&1.into(), (0, 0)));
     });
@@ -461,13 +456,8 @@ fn what_is_owed_outlives_the_death_of_all_processes_under_a_service_manager() {
         fs::write(&file, text.replace(AGENTLESS, &format!("{AGENTLESS}budget = 1048576\n")))
             .unwrap();
         world.scene.start_broker_by(manager.start());
-        let World { scene, peer, sender, vm, .. } = &mut world;
-        vm.frontend = Frontend::attach(&scene.path("vm2.sock"), &vm.guest);
-        wait_until("the rest", || {
-            sender.run(vm, total);
-            peer.run();
-            peer.received == total
-        });
+        world.vm.frontend = Frontend::attach(&world.scene.path("vm2.sock"), &world.vm.guest);
+        world.deliver(total);
         let counters = world.offload()["counters"].clone();
         assert_eq!((&counters["adopted"], peer_and_guest_resets(&world)), (&1.into(), (0, 0)));
         manager.hear();
