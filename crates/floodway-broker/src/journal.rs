@@ -37,7 +37,7 @@ impl Journal {
 
     /// Returns `true` if `file` is a duplicate of this one.
     #[must_use]
-    pub fn is_in(&self, file: &OwnedFd) -> bool {
+    pub fn is_same_file(&self, file: &OwnedFd) -> bool {
         let number = |file: &OwnedFd| fstat(file).map(|status| (status.st_dev, status.st_ino));
         number(&self.file).is_ok_and(|own| number(file) == Ok(own))
     }

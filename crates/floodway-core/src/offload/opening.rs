@@ -125,7 +125,7 @@ impl<B: 'static> Flow<B> {
         Verdict::Pass(Edit { window, append_name, ..Edit::default() })
     }
 
-    /// Takes back what of the grant a window without a scale cannot say, which the guest has not been told yet. Returns that window.
+    /// Limits the grant, of which the guest has seen nothing yet, to what an unscaled window can express. Returns that window in bytes.
     fn grant_unscaled(&mut self, port: &mut OffloadShared) -> u32 {
         let Phase::Established(connection) = &mut self.phase else { return 0 };
         let tx = &mut connection.tx;

@@ -126,7 +126,7 @@ impl Journals {
         for (key, (budget, file)) in mem::take(&mut self.passed.journals) {
             let name = name(budget, &key);
             match places.get(&key) {
-                Some(place) if place.journal.is_in(&file) => {
+                Some(place) if place.journal.is_same_file(&file) => {
                     self.kept.insert(key, (place.instance, name));
                 }
                 _ => {
