@@ -62,13 +62,20 @@ fn connections_follow_a_vm_to_another_host() {
 
 #[test]
 fn inbound_rates_end_the_drops_at_the_port_in_front_of_the_host() {
-    let rows = run("inbound-fig2.toml", |scenario| {
-        let Scenario::Inbound(inbound) = scenario else { panic!("another kind") };
-        // 48 ms at 50 Mbit/s: an emulator that waits for its core, beside the other tests, must not drop what arrives meanwhile.
-        inbound.queue_kb = 300;
-        inbound.connections = vec![[2, 2], [8, 8]];
-        inbound.policies = vec![Policy::Off, Policy::Connections];
-    });
+    // 48 ms at 50 Mbit/s: an emulator that waits for its core, beside the other tests, must not drop what arrives meanwhile.
+    const QUEUE_KB: u32 = 300;
+    const TRIES: u32 = 5;
+    let attempt = || {
+        run("inbound-fig2.toml", |scenario| {
+            let Scenario::Inbound(inbound) = scenario else { panic!("another kind") };
+            inbound.queue_kb = QUEUE_KB;
+            inbound.connections = vec![[2, 2], [8, 8]];
+            inbound.policies = vec![Policy::Off, Policy::Connections];
+        })
+    };
+    // Some of the queue's time is left for what the senders do.
+    let is_on_time = |rows: &BTreeMap<_, _>| rows["emulator late, longest dynamic"] < 40.0;
+    let rows = (0..TRIES).map(|_| attempt()).find(is_on_time).expect("the emulator's core is busy");
     let drops = |policy: &str| rows[&format!("drops after convergence {policy}")];
     assert!(drops("native") > 20.0, "{rows:?}");
     assert!(drops("dynamic") < drops("native") / 4.0, "{rows:?}");

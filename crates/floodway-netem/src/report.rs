@@ -64,4 +64,10 @@ impl Counters {
     pub fn port(&self, name: &str) -> Option<&PortCounters> {
         self.ports.iter().find(|port| port.name == name)
     }
+
+    /// The longest time, in microseconds, by which the process was late: a queue may have taken in at once what should have arrived over that time.
+    #[must_use]
+    pub fn longest_delay_us(&self) -> f64 {
+        self.lateness.max_us.max(self.absence.max_us)
+    }
 }

@@ -45,6 +45,8 @@ pub(super) struct Variant {
     pub looks: Vec<Look>,
     pub transfers: Vec<Transfer>,
     pub counts: Counts,
+    /// The longest time by which the emulator of the port was late.
+    pub emulator_late_us: f64,
 }
 
 impl Variant {
@@ -168,6 +170,8 @@ pub(super) fn add(
     let Counts { timeouts, retransmits } = variant.counts;
     measured.add_value(format!("retransmissions {variant_name}"), "segments", retransmits as f64);
     measured.add_value(format!("time-outs {variant_name}"), "time-outs", timeouts as f64);
+    let late = variant.emulator_late_us / 1e3;
+    measured.add_value(format!("emulator late, longest {variant_name}"), "ms", late);
 }
 
 /// What each VM received, and all of them together, look by look: the paper's figure 3. Looks are [`super::POLL`] apart.
@@ -209,7 +213,12 @@ mod tests {
             let rate = if ms < 6000 { 10.0 } else { 20.0 };
             look(ms, wire(ms), rate, if ms < 6050 { 10.0 } else { 20.0 })
         });
-        let variant = Variant { looks: looks.collect(), transfers: vec![], counts: NONE };
+        let variant = Variant {
+            looks: looks.collect(),
+            transfers: vec![],
+            counts: NONE,
+            emulator_late_us: 0.0,
+        };
         assert_eq!(variant.follows(), 1.0);
         assert!((variant.worst_second() - 4e6).abs() < 1e5, "{}", variant.worst_second());
         assert!(variant.total() > 7e6 && variant.total() < 8e6);
@@ -219,7 +228,8 @@ mod tests {
     fn rates_over_time_are_those_of_each_vm_and_their_sum() {
         let mut two = look(0, 0, 1e6, 2e6);
         two.vms.push((1e6, 3e6, 1));
-        let variant = Variant { looks: vec![two], transfers: vec![], counts: NONE };
+        let variant =
+            Variant { looks: vec![two], transfers: vec![], counts: NONE, emulator_late_us: 0.0 };
         let mut measured = Measured::default();
         add_rates(&mut measured, "dynamic", &variant);
         let found: Vec<_> =
@@ -236,8 +246,12 @@ mod tests {
     fn jains_index() {
         let group = Group { vm: 0, count: 2, begin: 0, end: 2 };
         let transfer = |bytes| Transfer { group, bytes };
-        let variant =
-            |bytes| Variant { looks: vec![], transfers: vec![transfer(bytes)], counts: NONE };
+        let variant = |bytes| Variant {
+            looks: vec![],
+            transfers: vec![transfer(bytes)],
+            counts: NONE,
+            emulator_late_us: 0.0,
+        };
         assert_eq!(variant(vec![5.0, 5.0]).jain(), 1.0);
         assert_eq!(variant(vec![5.0, 0.0]).jain(), 0.5);
     }

@@ -182,6 +182,7 @@ impl Inbound {
     ) -> Result<figures::Variant> {
         let client = testbed.switch()?.client()?;
         let counts = Counts::read(far.namespace())?;
+        far.reset_marks()?;
         let addresses = (0..testbed.guests().len())
             .map(|index| Network::Floodway.guest_address(index))
             .collect::<Result<Vec<_>>>()?;
@@ -201,6 +202,7 @@ impl Inbound {
         let (transfers, looks) = traffic::run(far.namespace(), &sinks, schedule, watch)?;
         sinks.close()?;
         let counts = Counts::read(far.namespace())?.since(counts);
-        Ok(figures::Variant { looks, transfers, counts })
+        let emulator_late_us = far.counters()?.map_or(0.0, |counters| counters.longest_delay_us());
+        Ok(figures::Variant { looks, transfers, counts, emulator_late_us })
     }
 }

@@ -120,6 +120,14 @@ impl<'a> FarEnd<'a> {
     pub fn counters(&self) -> Result<Option<Counters>> {
         self.emulated.as_ref().map(|emulated| emulated.path.counters()).transpose()
     }
+
+    /// Starts the path's high-water marks and timing anew.
+    ///
+    /// # Errors
+    /// When the emulator has ended.
+    pub fn reset_marks(&self) -> Result<()> {
+        self.emulated.as_ref().map_or(Ok(()), |emulated| emulated.path.reset_marks())
+    }
 }
 
 impl Emulated {
