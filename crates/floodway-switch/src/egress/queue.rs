@@ -40,7 +40,7 @@ pub(super) struct Owned {
 
 impl Owned {
     fn copy(pool: &Arc<Pool>, frame: &Frame<'_>) -> Option<Self> {
-        let mut buffer = pool.take(frame.len as usize)?;
+        let mut buffer = pool.take(frame.len as usize, ())?;
         frame.copy_to(&mut buffer.bytes_mut()[..frame.len as usize]);
         Some(Self { buffer, vnet: frame.vnet, len: frame.len })
     }

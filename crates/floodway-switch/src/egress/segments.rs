@@ -62,7 +62,7 @@ impl<'a> Segments<'a> {
         }
         let headers_len = self.plan.headers_len();
         let len = headers_len + self.plan.payload(self.next).len();
-        let mut buffer = pool.take(len).ok_or(DropReason::UplinkFull)?;
+        let mut buffer = pool.take(len, ()).ok_or(DropReason::UplinkFull)?;
         let (headers, body) = buffer.bytes_mut()[..len].split_at_mut(headers_len);
         self.payload.read(body);
         // The sum is taken over the copy: the guest can change the original at any time.

@@ -129,7 +129,7 @@ pub(crate) fn released(
     len: u32,
     id: u16,
 ) -> (Headers, VnetHdr) {
-    let meta = &held.meta;
+    let meta = held.meta();
     let mut headers = Headers::copy_of(held.headers());
     let transport_len = u32::from(meta.payload_offset - meta.transport_offset) + len;
     let (front, tcp) =

@@ -13,12 +13,14 @@ use crate::frame::vnet_offload::Offloads;
 use crate::frame::{self, Frame, PREFIX_LEN};
 
 /// A copy of a whole frame, in one piece, and where its headers lie.
-pub(crate) struct Held {
-    buffer: Buffer,
+pub(crate) struct Held(Buffer<About>);
+
+/// What is known of a frame that is kept.
+pub(crate) struct About {
     /// Offload state, as the frame came.
-    pub(crate) vnet: VnetHdr,
+    vnet: VnetHdr,
     /// The parsed headers. The frame ends where its packet ends.
-    pub(crate) meta: Meta,
+    meta: Meta,
 }
 
 /// The fields of a header that a journal keeps, in one word.
@@ -45,22 +47,33 @@ fn unpack(word: u64) -> VnetHdr {
 
 impl Held {
     /// Copies `frame`, without Ethernet padding. `None` when there is no memory.
-    pub(crate) fn copy(pool: &Arc<Pool>, frame: &Frame<'_>, meta: &Meta) -> Option<Self> {
-        let mut buffer = pool.take(meta.packet_end as usize)?;
-        frame.copy_to(&mut buffer.bytes_mut()[..meta.packet_end as usize]);
+    pub(crate) fn copy(pool: &Arc<Pool<About>>, frame: &Frame<'_>, meta: &Meta) -> Option<Self> {
+        let len = meta.packet_end as usize;
         let meta = Meta { frame_len: meta.packet_end, ..*meta };
-        Some(Self { buffer, vnet: frame.vnet, meta })
+        let mut buffer = pool.take(len, About { vnet: frame.vnet, meta })?;
+        frame.copy_to(&mut buffer.bytes_mut()[..len]);
+        Some(Self(buffer))
+    }
+
+    /// Offload state, as the frame came.
+    pub(crate) fn vnet(&self) -> VnetHdr {
+        self.0.about().vnet
+    }
+
+    /// The parsed headers. The frame ends where its packet ends.
+    pub(crate) fn meta(&self) -> &Meta {
+        &self.0.about().meta
     }
 
     /// What a journal keeps of it.
     pub(crate) fn image(&self) -> Image<'_> {
-        Image { about: pack(&self.vnet), bytes: self.bytes() }
+        Image { about: pack(&self.0.about().vnet), bytes: self.bytes() }
     }
 
     /// The frame that a journal has kept, and what its headers say. `None` if they contradict themselves, or there is no memory. Who
     /// wrote the journal may have been taken over: nothing is believed that is not believed of a guest.
     pub(crate) fn revive(
-        pool: &Arc<Pool>,
+        pool: &Arc<Pool<About>>,
         direction: Direction,
         kept: &Retained,
     ) -> Option<(Self, Segment)> {
@@ -75,17 +88,17 @@ impl Held {
 
     /// The frame.
     pub(crate) fn bytes(&self) -> &[u8] {
-        &self.buffer.bytes()[..self.meta.packet_end as usize]
+        &self.0.bytes()[..self.meta().packet_end as usize]
     }
 
     /// Its headers up to the payload.
     pub(crate) fn headers(&self) -> &[u8] {
-        &self.bytes()[..usize::from(self.meta.payload_offset)]
+        &self.bytes()[..usize::from(self.meta().payload_offset)]
     }
 
     /// `len` bytes of payload from `offset` on, as far as there are so many.
     pub(crate) fn payload(&self, offset: u32, len: u32) -> &[u8] {
-        let payload = &self.bytes()[usize::from(self.meta.payload_offset)..];
+        let payload = &self.bytes()[usize::from(self.meta().payload_offset)..];
         let rest = payload.get(offset as usize..).unwrap_or_default();
         &rest[..rest.len().min(len as usize)]
     }
@@ -98,7 +111,7 @@ mod tests {
     use super::*;
     use crate::testing::frames::{partial, pattern, tcp};
 
-    fn keep(pool: &Arc<Pool>, vnet: VnetHdr, bytes: &[u8]) -> (Held, Segment) {
+    fn keep(pool: &Arc<Pool<About>>, vnet: VnetHdr, bytes: &[u8]) -> (Held, Segment) {
         frame::with_slice(vnet, bytes, |frame| {
             let described = describe(frame, Direction::FromNetwork).unwrap();
             (Held::copy(pool, frame, &described.meta).unwrap(), described.segment)
@@ -108,6 +121,11 @@ mod tests {
     fn retained(held: &Held, segment: &Segment) -> Retained {
         let Image { about, bytes } = held.image();
         Retained { seq: segment.seq, len: segment.len, about, bytes: bytes.to_vec() }
+    }
+
+    #[test]
+    fn a_list_of_frames_has_two_words_for_each() {
+        assert_eq!(size_of::<Held>(), 2 * size_of::<usize>(), "beside {}", size_of::<About>());
     }
 
     #[test]
@@ -122,8 +140,11 @@ mod tests {
                 let (held, segment) = keep(&pool, vnet, &bytes);
                 let kept = retained(&held, &segment);
                 let (again, same) = Held::revive(&pool, Direction::FromNetwork, &kept).unwrap();
-                assert_eq!((again.bytes(), again.vnet), (held.bytes(), vnet));
-                assert_eq!((same, again.meta.payload_offset), (segment, held.meta.payload_offset));
+                assert_eq!((again.bytes(), again.vnet()), (held.bytes(), vnet));
+                assert_eq!(
+                    (same, again.meta().payload_offset),
+                    (segment, held.meta().payload_offset)
+                );
             }
         }
         assert_eq!(pool.used(), 0);

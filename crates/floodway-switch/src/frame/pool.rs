@@ -9,6 +9,8 @@
 //! used and spare, never exceed the limit; when it is reached, spare ones of other classes make room.
 //! Once a second half of the buffers go that nobody has needed since the last time.
 //!
+//! What is known of a frame lies beside its bytes and is used again with them, so that lists of frames that are kept have two words for each.
+//!
 //! **Invariants**: `allocated <= limit`; a buffer is in one place: in use, or spare.
 
 use std::sync::{Arc, Mutex};
@@ -21,31 +23,43 @@ const SMALLEST: usize = 256;
 /// Classes: 256 bytes to 64 KiB, and one for the longest frame.
 const CLASSES: usize = 10;
 
-/// The buffers of one owner.
-pub(crate) struct Pool {
-    inner: Mutex<Inner>,
+/// The buffers of one owner. Each has a `T` beside its bytes.
+pub(crate) struct Pool<T = ()> {
+    inner: Mutex<Inner<T>>,
 }
 
-struct Inner {
+struct Inner<T> {
     limit: usize,
     /// Bytes of all buffers.
     allocated: usize,
     /// Bytes of buffers in use.
     used: usize,
-    spare: [Spare; CLASSES],
+    spare: [Spare<T>; CLASSES],
 }
 
-#[derive(Default)]
-struct Spare {
-    buffers: Vec<Box<[u8]>>,
+struct Spare<T> {
+    buffers: Vec<Box<Slot<T>>>,
     /// Fewest that there were since the last trim.
     low: usize,
 }
 
-/// A buffer in use. It goes back to its pool when it is dropped.
-pub(crate) struct Buffer {
+impl<T> Default for Spare<T> {
+    fn default() -> Self {
+        Self { buffers: Vec::new(), low: 0 }
+    }
+}
+
+/// A buffer's memory.
+struct Slot<T> {
+    about: T,
     bytes: Box<[u8]>,
-    pool: Arc<Pool>,
+}
+
+/// A buffer in use. It goes back to its pool when it is dropped.
+pub(crate) struct Buffer<T = ()> {
+    /// Taken out when it is dropped.
+    slot: Option<Box<Slot<T>>>,
+    pool: Arc<Pool<T>>,
 }
 
 /// Bytes of a buffer of `class`.
@@ -62,19 +76,20 @@ fn class_of(len: usize) -> Option<usize> {
     (0..CLASSES).find(|&class| len <= size(class))
 }
 
-impl Pool {
+impl<T> Pool<T> {
     /// A pool of at most `limit` bytes.
     pub(crate) fn new(limit: usize) -> Self {
         let inner = Inner { limit, allocated: 0, used: 0, spare: Default::default() };
         Self { inner: Mutex::new(inner) }
     }
 
-    /// A buffer of at least `len` bytes, with arbitrary content; `None` when the limit is reached, or
+    /// A buffer of at least `len` bytes, with arbitrary content, and `about`; `None` when the limit is reached, or
     /// `len` is more than a frame can have.
-    pub(crate) fn take(self: &Arc<Self>, len: usize) -> Option<Buffer> {
+    #[inline]
+    pub(crate) fn take(self: &Arc<Self>, len: usize, about: T) -> Option<Buffer<T>> {
         let class = class_of(len)?;
-        let bytes = lock(&self.inner).take(class)?;
-        Some(Buffer { bytes, pool: Arc::clone(self) })
+        let slot = lock(&self.inner).take(class, about)?;
+        Some(Buffer { slot: Some(slot), pool: Arc::clone(self) })
     }
 
     /// Changes the limit. Buffers beyond it go when they are let go of.
@@ -99,28 +114,25 @@ impl Pool {
     }
 }
 
-impl Inner {
-    fn take(&mut self, class: usize) -> Option<Box<[u8]>> {
+impl<T> Inner<T> {
+    #[inline]
+    fn take(&mut self, class: usize, about: T) -> Option<Box<Slot<T>>> {
         let spare = &mut self.spare[class];
-        let buffer = match spare.buffers.pop() {
-            Some(buffer) => {
-                spare.low = spare.low.min(spare.buffers.len());
-                buffer
-            }
-            None => self.allocate(class)?,
-        };
-        self.used += buffer.len();
-        Some(buffer)
+        let Some(mut slot) = spare.buffers.pop() else { return self.allocate(class, about) };
+        spare.low = spare.low.min(spare.buffers.len());
+        slot.about = about;
+        self.used += slot.bytes.len();
+        Some(slot)
     }
 
     #[cold]
-    fn allocate(&mut self, class: usize) -> Option<Box<[u8]>> {
+    fn allocate(&mut self, class: usize, about: T) -> Option<Box<Slot<T>>> {
         let size = size(class);
         for spare in self.spare.iter_mut().rev() {
             while self.allocated + size > self.limit
-                && let Some(buffer) = spare.buffers.pop()
+                && let Some(slot) = spare.buffers.pop()
             {
-                self.allocated -= buffer.len();
+                self.allocated -= slot.bytes.len();
                 spare.low = spare.low.min(spare.buffers.len());
             }
         }
@@ -128,31 +140,49 @@ impl Inner {
             return None;
         }
         self.allocated += size;
-        Some(vec![0; size].into_boxed_slice())
+        self.used += size;
+        Some(Box::new(Slot { about, bytes: vec![0; size].into_boxed_slice() }))
     }
 
-    fn give_back(&mut self, buffer: Box<[u8]>) {
-        self.used -= buffer.len();
-        match class_of(buffer.len()) {
-            Some(class) if self.allocated <= self.limit => self.spare[class].buffers.push(buffer),
-            _ => self.allocated -= buffer.len(),
+    fn give_back(&mut self, slot: Box<Slot<T>>) {
+        let len = slot.bytes.len();
+        self.used -= len;
+        match class_of(len) {
+            Some(class) if self.allocated <= self.limit => self.spare[class].buffers.push(slot),
+            _ => self.allocated -= len,
         }
     }
 }
 
-impl Buffer {
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &self.bytes
+impl<T> Buffer<T> {
+    #[inline]
+    fn slot(&self) -> &Slot<T> {
+        self.slot.as_deref().expect("it is taken out in drop only")
     }
 
+    /// What is known of the frame.
+    #[inline]
+    pub(crate) fn about(&self) -> &T {
+        &self.slot().about
+    }
+
+    #[inline]
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.slot().bytes
+    }
+
+    #[inline]
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes
+        self.slot.as_deref_mut().map_or(&mut [], |slot| &mut slot.bytes)
     }
 }
 
-impl Drop for Buffer {
+impl<T> Drop for Buffer<T> {
+    #[inline]
     fn drop(&mut self) {
-        lock(&self.pool.inner).give_back(std::mem::take(&mut self.bytes));
+        if let Some(slot) = self.slot.take() {
+            lock(&self.pool.inner).give_back(slot);
+        }
     }
 }
 
@@ -168,21 +198,21 @@ mod tests {
     fn buffers_fit_every_frame_and_no_more() {
         let pool = Arc::new(Pool::new(1 << 20));
         for len in [0, 1, 256, 257, 1514, 32_768, 65_536, MAX_FRAME_LEN as usize] {
-            let buffer = pool.take(len).unwrap();
+            let buffer = pool.take(len, ()).unwrap();
             assert!(buffer.bytes().len() >= len && buffer.bytes().len() <= (2 * len).max(SMALLEST));
         }
-        assert!(pool.take(MAX_FRAME_LEN as usize + 64).is_none());
+        assert!(pool.take(MAX_FRAME_LEN as usize + 64, ()).is_none());
         assert_eq!(pool.used(), 0);
     }
 
     #[test]
     fn a_steady_load_allocates_nothing() {
         let pool = Arc::new(Pool::new(1 << 20));
-        let held: Vec<_> = (0..8).map(|_| pool.take(1514).unwrap()).collect();
+        let held: Vec<_> = (0..8).map(|_| pool.take(1514, ()).unwrap()).collect();
         let before = allocated(&pool);
         drop(held);
         for _ in 0..100 {
-            let _held: Vec<_> = (0..8).map(|_| pool.take(1514).unwrap()).collect();
+            let _held: Vec<_> = (0..8).map(|_| pool.take(1514, ()).unwrap()).collect();
             assert_eq!(allocated(&pool), before);
         }
     }
@@ -190,18 +220,18 @@ mod tests {
     #[test]
     fn the_limit_holds_and_spare_buffers_make_room() {
         let pool = Arc::new(Pool::new(8 * 2048));
-        let small: Vec<_> = std::iter::from_fn(|| pool.take(1514)).collect();
+        let small: Vec<_> = std::iter::from_fn(|| pool.take(1514, ())).collect();
         assert_eq!((small.len(), allocated(&pool)), (8, 8 * 2048));
-        assert!(pool.take(1).is_none());
+        assert!(pool.take(1, ()).is_none());
         drop(small);
-        assert!(pool.take(16_384).is_some(), "the spare ones make room");
+        assert!(pool.take(16_384, ()).is_some(), "the spare ones make room");
         assert!(allocated(&pool) <= 8 * 2048);
     }
 
     #[test]
     fn what_nobody_needs_goes() {
         let pool = Arc::new(Pool::new(1 << 20));
-        drop((0..64).map(|_| pool.take(1514).unwrap()).collect::<Vec<_>>());
+        drop((0..64).map(|_| pool.take(1514, ()).unwrap()).collect::<Vec<_>>());
         (0..10).for_each(|_| pool.trim());
         assert_eq!(allocated(&pool), 0);
     }
@@ -209,7 +239,7 @@ mod tests {
     #[test]
     fn a_smaller_limit_is_reached_as_buffers_come_back() {
         let pool = Arc::new(Pool::new(1 << 20));
-        let held: Vec<_> = (0..64).map(|_| pool.take(1514).unwrap()).collect();
+        let held: Vec<_> = (0..64).map(|_| pool.take(1514, ()).unwrap()).collect();
         pool.set_limit(4096);
         drop(held);
         assert!(allocated(&pool) <= 4096);

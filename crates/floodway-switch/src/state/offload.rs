@@ -17,7 +17,7 @@ use floodway_core::time::Instant;
 use floodway_wire::{FiveTuple, MacAddr};
 
 use crate::frame::describe::Direction;
-use crate::frame::held::Held;
+use crate::frame::held::{About, Held};
 use crate::frame::pool::Pool;
 use crate::kept::flows::{Arrived, FlowsWriter};
 use crate::kept::journal::KeptJournal;
@@ -65,7 +65,7 @@ const DEAD_AFTER: u8 = 2;
 /// What a session works on.
 pub(crate) struct Machine {
     pub(crate) engine: Offload<Held>,
-    pub(crate) pool: Arc<Pool>,
+    pub(crate) pool: Arc<Pool<About>>,
     pub(crate) output: Output,
     /// An operator wants the port to be drained.
     pub(crate) draining: bool,
@@ -385,7 +385,7 @@ impl Output {
 }
 
 /// Makes frames of what an earlier process has left.
-fn reviver(pool: Arc<Pool>) -> impl Fn(Creditor, &Retained) -> Option<(Held, Segment)> {
+fn reviver(pool: Arc<Pool<About>>) -> impl Fn(Creditor, &Retained) -> Option<(Held, Segment)> {
     move |creditor, retained| {
         let direction = match creditor {
             Creditor::Guest => Direction::FromNetwork,

@@ -7,7 +7,7 @@ use floodway_wire::{Meta, parse};
 
 use super::frames;
 use crate::frame;
-use crate::frame::held::Held;
+use crate::frame::held::{About, Held};
 use crate::frame::pool::Pool;
 
 /// A frame that is kept, until it is dropped.
@@ -15,7 +15,7 @@ pub struct Stored(#[expect(dead_code, reason = "it is there to be dropped")] Hel
 
 /// Keeps copies of one frame.
 pub struct Stores {
-    pool: Arc<Pool>,
+    pool: Arc<Pool<About>>,
     bytes: Vec<u8>,
     meta: Meta,
 }

@@ -118,7 +118,7 @@ impl Sink<Held> for Egress<'_> {
         let parts = [GuestIoVec::from_slice(prefix), GuestIoVec::from_slice(payload)];
         let frame = Frame { vnet, prefix, parts: &parts, len: prefix.len() as u32 + len };
         self.show(&frame, "released", Direction::Inbound);
-        self.send(&frame, held.meta.dst_mac);
+        self.send(&frame, held.meta().dst_mac);
     }
 
     fn to_network(&mut self, segment: &SynthesizedSegment) {
@@ -145,8 +145,8 @@ impl Sink<Held> for Egress<'_> {
         let bytes = held.bytes();
         let prefix = &bytes[..bytes.len().min(PREFIX_LEN)];
         let parts = [GuestIoVec::from_slice(bytes)];
-        let frame = Frame { vnet: held.vnet, prefix, parts: &parts, len: bytes.len() as u32 };
-        headers::with_edit(&frame, &held.meta, edit, |frame| {
+        let frame = Frame { vnet: held.vnet(), prefix, parts: &parts, len: bytes.len() as u32 };
+        headers::with_edit(&frame, held.meta(), edit, |frame| {
             self.show(frame, "redelivered", Direction::Outbound);
             self.deliver_to_guest(frame);
         });

@@ -16,7 +16,7 @@ use crate::api::capture::Stage;
 use crate::capture::Watch;
 use crate::frame::describe::{Described, Direction, Trust, describe, hops, is_intact};
 use crate::frame::headers::{with_edit, with_option};
-use crate::frame::held::Held;
+use crate::frame::held::{About, Held};
 use crate::frame::pool::Pool;
 use crate::frame::{self, Frame};
 use crate::pipeline::delivery::Delivery;
@@ -342,7 +342,7 @@ impl<'a> Session<'a> {
         &mut self,
         work: impl FnOnce(
             &mut floodway_core::offload::Offload<Held>,
-            &Arc<Pool>,
+            &Arc<Pool<About>>,
             Instant,
             &mut Egress<'_>,
         ) -> R,

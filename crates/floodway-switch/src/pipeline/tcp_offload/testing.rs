@@ -16,7 +16,7 @@ use floodway_wire::vnet::VnetHdr;
 
 use crate::frame::describe::{Direction, Trust, describe, is_intact};
 use crate::frame::headers::{self, with_edit};
-use crate::frame::held::Held;
+use crate::frame::held::{About, Held};
 use crate::frame::pool::Pool;
 use crate::frame::vnet_offload::{self, Offloads};
 use crate::frame::{self, Frame};
@@ -34,7 +34,7 @@ pub enum Sent {
 /// The engine of one port, with the buffers of the frames that it keeps.
 pub struct FrameOffload {
     engine: Offload<Held>,
-    pool: Arc<Pool>,
+    pool: Arc<Pool<About>>,
     output: Output,
 }
 
@@ -178,8 +178,8 @@ impl Sink<Held> for Output {
     }
 
     fn redeliver(&mut self, held: &Held, edit: &Edit) {
-        frame::with_slice(held.vnet, held.bytes(), |frame| {
-            with_edit(frame, &held.meta, edit, |frame| self.send(frame, Sent::ToGuest));
+        frame::with_slice(held.vnet(), held.bytes(), |frame| {
+            with_edit(frame, held.meta(), edit, |frame| self.send(frame, Sent::ToGuest));
         });
     }
 

@@ -106,7 +106,7 @@ fn a_released_range_is_a_frame_of_its_own() {
         assert_eq!(meta.traffic_class & 3, 2);
         assert_eq!(payload(meta, frame), &data[100..1100]);
         assert_eq!(options(meta, frame).timestamps, Some(TIMESTAMPS));
-        assert_eq!((meta.flow, meta.vlan), (held.meta.flow, held.meta.vlan));
+        assert_eq!((meta.flow, meta.vlan), (held.meta().flow, held.meta().vlan));
         assert_eq!((meta.src_mac, meta.dst_mac), (mac(1), mac(2)));
         if !v6 {
             assert_eq!(frame[usize::from(meta.network_offset) + 4..][..2], 4711u16.to_be_bytes());
