@@ -10,6 +10,13 @@
 //! Where an address is decides who carries out commands and who takes packets: a bare machine at once, a VM when
 //! it runs. What concerns VMs is queued in `vm_tasks` for the machine that they are on. Only a VM that works
 //! sends, so its packets need no address on the way to its queue.
+//!
+//! If the network runs in parts, one end of a flow may be in another part: [`far`].
+
+mod far;
+
+pub use far::Part;
+pub(crate) use far::{Share, Word};
 
 use std::collections::VecDeque;
 
@@ -74,6 +81,17 @@ pub enum Event {
         /// Which VM.
         vm: u32,
     },
+    /// An end in another part of the network has closed.
+    FarClosed {
+        /// Of which flow.
+        flow: FlowId,
+        /// Which end.
+        side: Side,
+        /// It has given up, or was refused.
+        aborted: bool,
+    },
+    /// The server's half of a flow, in another part, is gone.
+    Released(FlowId),
 }
 
 impl From<NetEvent> for Event {
@@ -164,6 +182,8 @@ pub struct Env {
     pub(crate) vm_tasks: VecDeque<(u32, u32, VmTask)>,
     /// What the stack of the VM that works now has sent: the VM takes it when the work is done.
     pub(crate) outgoing: Vec<PacketId>,
+    /// Of a world that is a part of a network.
+    pub(crate) share: Option<Box<Share>>,
 }
 
 impl Env {
@@ -205,6 +225,9 @@ impl Env {
             Command::Write { flow, side, bytes, first, tag } => {
                 if let Some(flow) = self.flows.get_mut(flow) {
                     flow.end_mut(side).write(bytes, first, tag);
+                }
+                if flow.crosses() {
+                    self.tell_written(flow, side);
                 }
                 self.settle(flow, side);
             }
@@ -279,6 +302,7 @@ impl Env {
 
     /// A flow has ended: so have its timers.
     pub(crate) fn forget(&mut self, id: FlowId) {
+        self.tell_released(id);
         if let Some(flow) = self.flows.remove(id) {
             for side in [Side::Client, Side::Server] {
                 let end = flow.end(side);
@@ -402,6 +426,9 @@ impl Env {
         }
         if newly_closed && (aborted || other.told_closed) {
             self.notices.push_back((app, Notice::Closed(id)));
+        }
+        if newly_closed && id.crosses() {
+            self.tell_closed(id, side, aborted);
         }
     }
 }

@@ -5,6 +5,11 @@
 //! hashing ports. A flow's slot is used again when both ends have closed; the id has a generation, so that a
 //! late packet of the old flow finds nothing.
 //!
+//! **Parts.** If the network runs in parts, a flow between two of them is there twice, under one id: each part has the
+//! connection of its own end and, of the other end, the address and the messages that it has written. So there is a
+//! table of flows for each other part, in each direction. The part of the client chooses the places in the table, and uses one
+//! again when both halves are gone.
+//!
 //! **Messages.** Applications exchange messages: a number of bytes and a tag. TCP does not know them.
 //! The end that writes remembers at which offset each message ends; when the other end has everything
 //! up to there in order, its application gets the tag.
@@ -71,6 +76,11 @@ impl End {
     #[must_use]
     pub const fn written(&self) -> u64 {
         self.written
+    }
+
+    /// The messages that were written here and have not arrived over there, each with the offset of its end.
+    pub(crate) const fn messages_mut(&mut self) -> &mut VecDeque<(u64, u32)> {
+        &mut self.messages
     }
 
     pub(crate) fn write(&mut self, bytes: u64, first: Option<u32>, tag: u32) {
@@ -152,20 +162,61 @@ impl Packet {
     }
 }
 
-/// All flows of a run.
+/// Flows between two parts of the network, or within one.
 #[derive(Debug, Default)]
-pub struct Flows {
+struct Table {
     slots: Vec<Option<Flow>>,
-    generations: Vec<u32>,
+    generations: Vec<u16>,
     free: Vec<u32>,
-    opened: u64,
+}
+
+impl Table {
+    fn place(&mut self) -> u32 {
+        self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.generations.push(0);
+            self.slots.len() as u32 - 1
+        })
+    }
+}
+
+/// How flows get their numbers.
+#[derive(Debug)]
+enum Numbers {
+    /// In the order in which they were opened.
+    Whole(u64),
+    /// For each address, how many flows it has opened: that does not depend on other parts.
+    ByClient(Vec<u32>),
+}
+
+/// All flows of a run, or of a part of the network.
+#[derive(Debug)]
+pub struct Flows {
+    /// Flows that a client here has to a server in each part, then those that a client in each part has to a server here.
+    tables: Vec<Table>,
+    part: u8,
+    len: usize,
+    numbers: Numbers,
+}
+
+impl Default for Flows {
+    fn default() -> Self {
+        Self { tables: vec![Table::default()], part: 0, len: 0, numbers: Numbers::Whole(0) }
+    }
 }
 
 impl Flows {
+    /// The flows of one of several parts of a network with so many addresses.
+    pub(crate) fn of_part(part: u8, parts: usize, addresses: usize) -> Self {
+        let mut tables = Vec::new();
+        tables.resize_with(2 * parts, Table::default);
+        Self { tables, part, len: 0, numbers: Numbers::ByClient(vec![0; addresses]) }
+    }
+
     /// Flows that exist.
     #[must_use]
     pub const fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.len
     }
 
     /// There are none.
@@ -178,39 +229,65 @@ impl Flows {
     #[must_use]
     #[inline]
     pub fn get(&self, id: FlowId) -> Option<&Flow> {
-        self.slots.get(id.index as usize)?.as_ref().filter(|flow| flow.id == id)
+        let table = self.tables.get(self.table(id))?;
+        table.slots.get(id.index as usize)?.as_ref().filter(|flow| flow.id == id)
     }
 
     /// A flow, to change.
     #[inline]
     pub fn get_mut(&mut self, id: FlowId) -> Option<&mut Flow> {
-        self.slots.get_mut(id.index as usize)?.as_mut().filter(|flow| flow.id == id)
+        let at = self.table(id);
+        let table = self.tables.get_mut(at)?;
+        table.slots.get_mut(id.index as usize)?.as_mut().filter(|flow| flow.id == id)
     }
 
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = &Flow> {
-        self.slots.iter().flatten()
+        self.tables.iter().flat_map(|table| table.slots.iter().flatten())
     }
 
-    /// A number that is different for each flow of a run, for initial sequence numbers.
-    pub(crate) const fn opened(&self) -> u64 {
-        self.opened
+    #[inline]
+    fn table(&self, id: FlowId) -> usize {
+        let [client, server] = id.parts;
+        if client == self.part {
+            usize::from(server)
+        } else {
+            self.tables.len() / 2 + usize::from(client)
+        }
     }
 
+    /// A number for the next flow of a client, different from those of all other flows of the run, for initial sequence
+    /// numbers and ports.
+    pub(crate) fn next_number(&mut self, client: Address) -> u64 {
+        match &mut self.numbers {
+            Numbers::Whole(opened) => {
+                *opened += 1;
+                *opened - 1
+            }
+            Numbers::ByClient(opened) => {
+                let addresses = opened.len() as u64;
+                let own = &mut opened[client.0 as usize];
+                *own += 1;
+                u64::from(*own - 1) * addresses + u64::from(client.0)
+            }
+        }
+    }
+
+    /// Adds a flow of this number from a client here to a server that is in the part `to`, and answers with its name.
     pub(crate) fn insert(
         &mut self,
         app: u16,
+        number: u64,
+        to: u8,
         addresses: [Address; 2],
         connections: [Option<Connection>; 2],
     ) -> FlowId {
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(None);
-            self.generations.push(0);
-            self.slots.len() as u32 - 1
-        });
-        let id = FlowId { index, generation: self.generations[index as usize] };
+        let table = &mut self.tables[usize::from(to)];
+        let index = table.place();
+        let generation = table.generations[index as usize];
+        let id = FlowId { index, generation, parts: [self.part, to] };
         // Ports as a kernel that counts them up would choose them.
-        let ports = [(32_768 + self.opened % 28_232) as u16, 5001];
+        let ports = [(32_768 + number % 28_232) as u16, 5001];
         let hash = |from: usize| {
             let mut digest = Digest::default();
             digest.write(u64::from(addresses[from].0) << 32 | u64::from(addresses[1 - from].0));
@@ -220,17 +297,53 @@ impl Flows {
         let [client, server] = connections;
         let ends =
             [End::new(addresses[0], client, hash(0)), End::new(addresses[1], server, hash(1))];
-        self.opened += 1;
-        self.slots[index as usize] = Some(Flow { id, app, ports, ends });
+        self.len += 1;
+        self.tables[usize::from(to)].slots[index as usize] = Some(Flow { id, app, ports, ends });
         id
     }
 
+    /// Takes the connection of the server out of a flow to another part; what comes back is that part's half of the flow.
+    pub(crate) fn take_server(&mut self, id: FlowId) -> Option<Flow> {
+        let Flow { app, ports, ends: [client, server], .. } = self.get_mut(id)?;
+        let far = End::new(client.address, None, client.hash);
+        let near = End::new(server.address, server.connection.take(), server.hash);
+        Some(Flow { id, app: *app, ports: *ports, ends: [far, near] })
+    }
+
+    /// Adds the half of a flow that a client in another part has opened.
+    pub(crate) fn accept(&mut self, flow: Flow) {
+        let at = self.table(flow.id);
+        let index = flow.id.index as usize;
+        let slots = &mut self.tables[at].slots;
+        if slots.len() <= index {
+            slots.resize_with(index + 1, || None);
+        }
+        debug_assert!(slots[index].is_none(), "a place was used again before it was free");
+        slots[index] = Some(flow);
+        self.len += 1;
+    }
+
+    /// Removes a flow, or this part's half of it. The place of one that crosses parts is free after
+    /// [`release`](Self::release).
     pub(crate) fn remove(&mut self, id: FlowId) -> Option<Flow> {
         self.get(id)?;
-        let at = id.index as usize;
-        self.generations[at] = self.generations[at].wrapping_add(1);
-        self.free.push(id.index);
-        self.slots[at].take()
+        let at = self.table(id);
+        self.len -= 1;
+        let removed = self.tables[at].slots[id.index as usize].take();
+        if !id.crosses() {
+            self.release(id);
+        }
+        removed
+    }
+
+    /// The place of a flow, which is gone, can be used again.
+    pub(crate) fn release(&mut self, id: FlowId) {
+        let at = self.table(id);
+        let table = &mut self.tables[at];
+        let generation = &mut table.generations[id.index as usize];
+        debug_assert!(table.slots[id.index as usize].is_none() && *generation == id.generation);
+        *generation = generation.wrapping_add(1);
+        table.free.push(id.index);
     }
 }
 
@@ -241,9 +354,9 @@ mod tests {
     #[test]
     fn an_old_name_finds_nothing() {
         let mut flows = Flows::default();
-        let first = flows.insert(0, [Address(0), Address(1)], [None, None]);
+        let first = flows.insert(0, 0, 0, [Address(0), Address(1)], [None, None]);
         assert!(flows.remove(first).is_some() && flows.remove(first).is_none());
-        let second = flows.insert(0, [Address(2), Address(1)], [None, None]);
+        let second = flows.insert(0, 1, 0, [Address(2), Address(1)], [None, None]);
         assert!(flows.get(first).is_none());
         let flow = flows.get(second).unwrap();
         assert_eq!(flow.tuple(Side::Server), flow.tuple(Side::Client).reversed());

@@ -10,13 +10,24 @@ pub struct Address(pub u32);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FlowId {
     pub(crate) index: u32,
-    pub(crate) generation: u32,
+    pub(crate) generation: u16,
+    /// The parts of the network that its client and its server are in; zero if the network is whole.
+    pub(crate) parts: [u8; 2],
 }
 
 impl FlowId {
-    /// Its place and generation in one number.
+    /// Its parts, place and generation in one number.
     pub(crate) const fn number(self) -> u64 {
-        (self.generation as u64) << 32 | self.index as u64
+        let [client, server] = self.parts;
+        (client as u64) << 56
+            | (server as u64) << 48
+            | (self.generation as u64) << 32
+            | self.index as u64
+    }
+
+    /// Its ends are in different parts of the network.
+    pub(crate) const fn crosses(self) -> bool {
+        self.parts[0] != self.parts[1]
     }
 }
 

@@ -3,7 +3,7 @@
 //! [`engine`] knows time, events and seeds. The models stand beside it; each file opens with its
 //! theory of operation.
 //!
-//! Modules import downwards only, which `make lint` checks: [`traffic`] stands on [`world`], that and [`hooks`] on [`machine`], that on what
+//! Modules import downwards only, which `make lint` checks: [`traffic`] and [`parallel`] stand on [`world`], that and [`hooks`] on [`machine`], that on what
 //! all parts of a world share (`env`), that on [`net`], [`cpu`] and [`flow`], then [`tcp`], [`packet`], names (`ids`) and [`engine`].
 
 #![forbid(unsafe_code)]
@@ -17,6 +17,7 @@ mod ids;
 pub mod machine;
 pub mod net;
 pub mod packet;
+pub mod parallel;
 pub mod tcp;
 pub mod traffic;
 pub mod world;

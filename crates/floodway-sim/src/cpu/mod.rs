@@ -74,7 +74,7 @@ pub struct Decision {
 }
 
 /// A scheduler of vCPUs. It keeps its own idea of who runs where, which follows from its decisions.
-pub trait Scheduler: std::fmt::Debug {
+pub trait Scheduler: std::fmt::Debug + Send {
     /// A new vCPU, which is blocked. They come in the order of their numbers.
     fn add(&mut self, vcpu: VcpuId, spec: &VcpuSpec);
 

@@ -37,6 +37,18 @@ impl<E: Copy> Clock<E> {
         self.queue.len()
     }
 
+    /// The time of the next event; [`Instant::NEVER`] if none is to come.
+    #[must_use]
+    pub fn next_time(&self) -> Instant {
+        self.queue.next_time().unwrap_or(Instant::NEVER)
+    }
+
+    /// An event comes from outside: time goes to `time`, before which there is no event.
+    pub(crate) fn arrive(&mut self, time: Instant) {
+        self.now = self.now.max(time);
+        self.events += 1;
+    }
+
     /// Schedules an event at a time, at the earliest now. At [`Instant::NEVER`] it never comes.
     #[inline]
     pub fn at(&mut self, time: Instant, event: E) -> Timer {

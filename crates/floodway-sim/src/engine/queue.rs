@@ -122,6 +122,20 @@ impl<E: Copy> EventQueue<E> {
         Timer { node, generation: self.nodes[node as usize].generation }
     }
 
+    /// The time of the earliest event; `None` if nothing is pending.
+    #[must_use]
+    pub fn next_time(&self) -> Option<Instant> {
+        let level = self.lowest_level()?;
+        let List { head, tail } = self.lists[level][self.occupied[level].trailing_zeros() as usize];
+        // At level 0 all events of a slot have the same time.
+        let time = if level == 0 || head == tail {
+            self.nodes[head as usize].time
+        } else {
+            self.earliest_of(head)
+        };
+        Some(Instant::from_nanos(time))
+    }
+
     /// Takes the earliest event that is not after `limit`.
     #[inline]
     pub fn pop(&mut self, limit: Instant) -> Option<(Instant, E)> {
@@ -396,6 +410,8 @@ mod tests {
                     Step::Cancel(_) | Step::Move(..) => {}
                 }
                 prop_assert_eq!(queue.len(), model.len());
+                let next = model.iter().map(|e| e.0).min();
+                prop_assert_eq!(queue.next_time(), next.map(at));
             }
         }
     }

@@ -18,7 +18,7 @@ use crate::packet::{Notice, PacketId, Pool};
 use crate::{Duration, Instant};
 
 /// A mechanism in the driver domain.
-pub trait Hook: Any {
+pub trait Hook: Any + Send {
     /// A packet from a VM to the network.
     fn outbound(&mut self, vm: u32, packet: PacketId, ctx: &mut HookCtx<'_>);
 

@@ -7,6 +7,7 @@ mod buffer;
 mod host_queue;
 mod link;
 mod nic;
+mod partition;
 mod port;
 mod queue;
 mod switch;
@@ -17,11 +18,15 @@ pub use buffer::SharedBuffer;
 pub use host_queue::{HostQueue, HostQueueConfig};
 pub use link::Link;
 pub use nic::{Nic, NicConfig};
+pub use partition::{NoDelay, Partition};
+pub(crate) use port::Crossing;
 pub use port::{Port, PortStats};
 pub use queue::{ClassQueues, Discipline, QueueConfig, Refused};
 pub use switch::{Switch, SwitchConfig};
 pub use tagger::{Tagger, TaggerConfig};
 pub use topology::{Builder, Dumbbell, FatTree, Star, dumbbell, fat_tree, one_link, star};
+
+use port::Common;
 
 use crate::engine::Clock;
 use crate::packet::{Address, PacketId, Pool};
@@ -53,7 +58,7 @@ pub enum NetEvent {
 pub struct Net {
     ports: Vec<Port>,
     switches: Vec<Switch>,
-    buffers: Vec<SharedBuffer>,
+    common: Common,
     /// The port of each host.
     uplinks: Vec<PortId>,
     /// The host at which each address is.
@@ -63,6 +68,11 @@ pub struct Net {
 }
 
 impl Net {
+    /// The packets that have left for other parts of the network.
+    pub(crate) const fn outbox(&mut self) -> &mut Vec<Crossing> {
+        &mut self.common.outbox
+    }
+
     /// Number of hosts.
     #[must_use]
     pub const fn hosts(&self) -> usize {
@@ -146,7 +156,7 @@ impl Net {
         match event {
             NetEvent::PortFree(id) => {
                 let port = &mut self.ports[id.0 as usize];
-                port.on_free(id, &mut self.buffers, pool, clock);
+                port.on_free(id, &mut self.common, pool, clock);
                 None
             }
             NetEvent::Arrive(Node::Host(host), packet) => Some((host, packet)),
@@ -168,6 +178,6 @@ impl Net {
     where
         E: Copy + From<NetEvent>,
     {
-        self.ports[id.0 as usize].send(id, packet, &mut self.buffers, pool, clock);
+        self.ports[id.0 as usize].send(id, packet, &mut self.common, pool, clock);
     }
 }

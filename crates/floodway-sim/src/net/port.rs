@@ -5,6 +5,9 @@
 //! arrival is the only event: nothing needs to happen when transmission ends. A packet that finds it busy is
 //! queued, and an event at the end of the current transmission takes it out. So a hop costs one event
 //! without contention and two with it.
+//!
+//! A link may lead to another part of the network, which has events of its own: then the packet leaves the pool and waits, as a
+//! [`Crossing`], for whoever runs the parts.
 
 use super::buffer::SharedBuffer;
 use super::link::Link;
@@ -12,7 +15,7 @@ use super::nic::Nic;
 use super::queue::ClassQueues;
 use super::{NetEvent, Node, PortId};
 use crate::engine::{Clock, Rng};
-use crate::packet::{PacketId, Pool};
+use crate::packet::{Packet, PacketId, Pool};
 use crate::{Duration, Instant};
 
 /// What a port has done.
@@ -30,6 +33,27 @@ pub struct PortStats {
     pub busy: Duration,
 }
 
+/// A packet on its way to another part of the network.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Crossing {
+    /// Which part.
+    pub part: u8,
+    /// When it arrives.
+    pub arrival: Instant,
+    /// The port that has sent it, by its place in the whole network.
+    pub port: u32,
+    /// Where it arrives, as that part numbers its nodes.
+    pub to: Node,
+    pub packet: Packet,
+}
+
+/// What the ports of a network share.
+#[derive(Debug, Default)]
+pub(super) struct Common {
+    pub(super) buffers: Vec<SharedBuffer>,
+    pub(super) outbox: Vec<Crossing>,
+}
+
 #[derive(Debug)]
 pub(super) enum Queue {
     Switch { classes: ClassQueues, buffer: Option<u32> },
@@ -39,11 +63,15 @@ pub(super) enum Queue {
 /// A transmitter of a switch or of a host.
 #[derive(Debug)]
 pub struct Port {
+    /// Its place among the ports of the whole network.
+    pub(super) number: u32,
     pub(super) link: Link,
     /// Delay between arrival and the receiver's handling of it: a switch's latency.
     pub(super) latency: Duration,
     pub(super) from: Node,
     pub(super) to: Node,
+    /// The part of the network that its link leads to, if that is another one.
+    pub(super) beyond: Option<u8>,
     pub(super) queue: Queue,
     pub(super) rng: Rng,
     pub(super) busy_until: Instant,
@@ -71,6 +99,12 @@ impl Port {
     #[must_use]
     pub const fn link(&self) -> &Link {
         &self.link
+    }
+
+    /// The least time from the end of a packet's transmission to its arrival.
+    #[must_use]
+    pub fn delay(&self) -> Duration {
+        self.link.propagation + self.latency
     }
 
     /// Its link, to change.
@@ -106,18 +140,18 @@ impl Port {
         &mut self,
         id: PortId,
         packet: PacketId,
-        buffers: &mut [SharedBuffer],
+        common: &mut Common,
         pool: &mut Pool,
         clock: &mut Clock<E>,
     ) {
         let now = clock.now();
         let idle = !self.waiting && now >= self.busy_until;
         if idle && pool.get(packet).packets() == 1 {
-            return self.transmit(packet, pool, clock);
+            return self.transmit(packet, common, pool, clock);
         }
         let offered = match &mut self.queue {
             Queue::Switch { classes, buffer } => {
-                classes.offer(packet, shared(buffers, *buffer), pool)
+                classes.offer(packet, shared(common, *buffer), pool)
             }
             Queue::Nic(nic) => nic.offer(packet, now, pool),
         };
@@ -125,7 +159,7 @@ impl Port {
             self.stats.dropped += 1;
             pool.remove(packet);
         } else if idle {
-            self.on_free(id, buffers, pool, clock);
+            self.on_free(id, common, pool, clock);
         } else if !self.waiting {
             self.waiting = true;
             clock.at(self.busy_until, NetEvent::PortFree(id).into());
@@ -135,17 +169,17 @@ impl Port {
     pub(super) fn on_free<E: Copy + From<NetEvent>>(
         &mut self,
         id: PortId,
-        buffers: &mut [SharedBuffer],
+        common: &mut Common,
         pool: &mut Pool,
         clock: &mut Clock<E>,
     ) {
         self.waiting = false;
         let next = match &mut self.queue {
-            Queue::Switch { classes, buffer } => classes.take(shared(buffers, *buffer), pool),
+            Queue::Switch { classes, buffer } => classes.take(shared(common, *buffer), pool),
             Queue::Nic(nic) => nic.take(clock.now(), pool),
         };
         let Some(packet) = next else { return };
-        self.transmit(packet, pool, clock);
+        self.transmit(packet, common, pool, clock);
         if !self.queue.is_empty() {
             self.waiting = true;
             clock.at(self.busy_until, NetEvent::PortFree(id).into());
@@ -156,6 +190,7 @@ impl Port {
     fn transmit<E: Copy + From<NetEvent>>(
         &mut self,
         packet: PacketId,
+        common: &mut Common,
         pool: &mut Pool,
         clock: &mut Clock<E>,
     ) {
@@ -178,7 +213,16 @@ impl Port {
             arrival = (arrival + Duration::from_nanos(jitter)).max(self.last_arrival);
             self.last_arrival = arrival;
         }
-        clock.at(arrival, NetEvent::Arrive(self.to, packet).into());
+        match self.beyond {
+            None => {
+                clock.at(arrival, NetEvent::Arrive(self.to, packet).into());
+            }
+            Some(part) => {
+                let Self { number: port, to, .. } = *self;
+                let packet = pool.remove(packet);
+                common.outbox.push(Crossing { part, arrival, port, to, packet });
+            }
+        }
     }
 }
 
@@ -191,6 +235,6 @@ impl Queue {
     }
 }
 
-fn shared(buffers: &mut [SharedBuffer], index: Option<u32>) -> Option<&mut SharedBuffer> {
-    buffers.get_mut(index? as usize)
+fn shared(common: &mut Common, index: Option<u32>) -> Option<&mut SharedBuffer> {
+    common.buffers.get_mut(index? as usize)
 }

@@ -19,7 +19,7 @@ use crate::packet::{Ecn, Fifo, PacketId, Pool};
 pub struct Refused;
 
 /// A queue discipline: what stands between a host's stack and its network card.
-pub trait Discipline: std::fmt::Debug {
+pub trait Discipline: std::fmt::Debug + Send {
     /// Takes a packet.
     ///
     /// # Errors

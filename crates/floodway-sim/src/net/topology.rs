@@ -63,11 +63,11 @@ impl Builder {
         let mut buffer_of = Vec::new();
         for config in &self.switches {
             buffer_of.push(shared(config).map(|(capacity, alpha)| {
-                net.buffers.push(SharedBuffer::new(capacity, alpha));
-                net.buffers.len() as u32 - 1
+                net.common.buffers.push(SharedBuffer::new(capacity, alpha));
+                net.common.buffers.len() as u32 - 1
             }));
         }
-        for (n, &(from, to, link)) in (0..).zip(&self.links) {
+        for (n, &(from, to, link)) in (0_u32..).zip(&self.links) {
             let queue = match from {
                 Node::Host(h) => Queue::Nic(Nic::new(self.hosts[h as usize])),
                 Node::Switch(s) => Queue::Switch {
@@ -76,12 +76,14 @@ impl Builder {
                 },
             };
             net.ports.push(Port {
+                number: n,
                 link,
                 latency: self.latency(to),
                 from,
                 to,
+                beyond: None,
                 queue,
-                rng: Rng::new(self.seed, "link", n),
+                rng: Rng::new(self.seed, "link", n.into()),
                 busy_until: Instant::ZERO,
                 last_arrival: Instant::ZERO,
                 waiting: false,

@@ -5,10 +5,14 @@
 //! distribution. Either each has a connection of its own, or all of a pair share one that stays open, as
 //! the fat-tree experiment of the small-flows paper has it: then transfers between the same pair queue behind each
 //! other in order, and slow start happens once (or after idle time).
+//!
+//! What comes when does not depend on the network, so it can be known before the run ([`PoissonConfig::entries`]), and a
+//! [`Replay`](super::Replay) of it can run in parts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::record::Record;
+use super::replay::{Entry, Work};
 use super::sizes::Sizes;
 use crate::engine::Rng;
 use crate::flow::{FlowId, Side};
@@ -53,6 +57,70 @@ pub struct PoissonConfig {
     pub seed: u64,
 }
 
+impl PoissonConfig {
+    /// The same connections and transfers as a list, in the order of time.
+    #[must_use]
+    pub fn entries(&self) -> Vec<Entry> {
+        let mut entries = Vec::new();
+        for (number, &from) in self.senders.iter().enumerate() {
+            let start = self.openings(number, from, &mut entries);
+            self.arrivals(from, start, &mut entries);
+        }
+        entries.sort_by_key(|entry| entry.start);
+        entries
+    }
+
+    /// Adds the connections that a sender opens before its first transfer, and returns when it has done so.
+    fn openings(&self, number: usize, from: Address, entries: &mut Vec<Entry>) -> Duration {
+        let Pairing::Opened(distance) = self.pairing else { return Duration::ZERO };
+        let mut start = Duration::ZERO;
+        for place in 0..self.receivers.len() {
+            let to = self.receiver(place, number);
+            if to != from {
+                entries.push(Entry { start, from, to, work: Work::Open });
+            }
+            start += distance;
+        }
+        start
+    }
+
+    fn arrivals(&self, from: Address, mut start: Duration, entries: &mut Vec<Entry>) {
+        let mut rng = self.rng(from);
+        let mut open = BTreeSet::new();
+        loop {
+            start += rng.exponential(self.gap);
+            if start > self.until {
+                break;
+            }
+            let (to, bytes) = self.draw(from, &mut rng);
+            if self.pairing == Pairing::Permanent && open.insert(to) {
+                entries.push(Entry { start, from, to, work: Work::Open });
+            }
+            entries.push(Entry { start, from, to, work: Work::Transfer(bytes) });
+        }
+    }
+
+    fn rng(&self, sender: Address) -> Rng {
+        Rng::new(self.seed, "poisson", u64::from(sender.0))
+    }
+
+    /// To whom a sender opens a connection. Senders begin at different receivers, so that none is asked by all at once.
+    fn receiver(&self, place: usize, sender: usize) -> Address {
+        self.receivers[(place + sender) % self.receivers.len()]
+    }
+
+    /// Receiver and size of a sender's next transfer.
+    fn draw(&self, from: Address, rng: &mut Rng) -> (Address, u64) {
+        let to = loop {
+            let to = self.receivers[rng.below(self.receivers.len() as u64) as usize];
+            if to != from {
+                break to;
+            }
+        };
+        (to, self.sizes.sample(rng))
+    }
+}
+
 /// A transfer that was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pending {
@@ -91,8 +159,7 @@ impl Poisson {
             let others = config.receivers.iter().any(|to| to != sender);
             assert!(others, "{sender:?} has nobody to send to");
         }
-        let rngs = config.senders.iter().map(|s| Rng::new(config.seed, "poisson", u64::from(s.0)));
-        let rngs = rngs.collect();
+        let rngs = config.senders.iter().map(|&sender| config.rng(sender)).collect();
         let opened = vec![0; config.senders.len()];
         Self {
             config,
@@ -134,13 +201,11 @@ impl Poisson {
     /// Opens the next connection of a sender; the transfers begin behind the last.
     fn open_next(&mut self, sender: u32, distance: Duration, ctx: &mut Ctx<'_>) {
         let from = self.config.senders[sender as usize];
-        // Senders begin at different receivers, so that none is asked by all at once.
         let place = self.opened[sender as usize] as usize;
-        let receivers = &self.config.receivers;
-        if place == receivers.len() {
+        if place == self.config.receivers.len() {
             return self.schedule(sender, ctx);
         }
-        let to = receivers[(place + sender as usize) % receivers.len()];
+        let to = self.config.receiver(place, sender as usize);
         self.opened[sender as usize] += 1;
         if to != from {
             self.connection(from, to, ctx);
@@ -202,15 +267,7 @@ impl App for Poisson {
             return self.open_next(sender, distance, ctx);
         }
         let from = self.config.senders[sender as usize];
-        let rng = &mut self.rngs[sender as usize];
-        let receivers = &self.config.receivers;
-        let to = loop {
-            let to = receivers[rng.below(receivers.len() as u64) as usize];
-            if to != from {
-                break to;
-            }
-        };
-        let bytes = self.config.sizes.sample(rng);
+        let (to, bytes) = self.config.draw(from, &mut self.rngs[sender as usize]);
         let flow = self.connection(from, to, ctx);
         let ahead = under_way(ctx, flow);
         let tag = self.note(Pending { begun: ctx.now(), bytes, ahead });

@@ -3,14 +3,17 @@
 //! # Theory of operation
 //! A transfer goes over the connection of its pair, if one was opened before and stays open; else over one of its own,
 //! which is closed behind it. What happens when is known from the start, so one timer at a time is enough.
+//!
+//! In a part of the network it does what senders there have to do, and records the transfers that receivers there got.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::record::Record;
 use crate::flow::{FlowId, Side};
 use crate::packet::Address;
 use crate::tcp::TcpConfig;
-use crate::world::{App, Ctx};
+use crate::world::{App, Ctx, Part};
 use crate::{Duration, Instant};
 
 /// What happens at some time.
@@ -35,41 +38,57 @@ pub struct Entry {
     pub work: Work,
 }
 
+/// Marks the tag of a transfer, which is its entry, that has a connection of its own.
+const OWN: u32 = 1 << 31;
+
 /// The application.
 #[derive(Debug)]
 pub struct Replay {
-    entries: Vec<Entry>,
+    entries: Arc<[Entry]>,
     stack: TcpConfig,
     open: BTreeMap<(Address, Address), FlowId>,
-    done: Vec<Option<Instant>>,
+    /// Nanoseconds at which each entry was complete, zero if it was not: pages of zeros that nobody writes to cost a part
+    /// nothing.
+    done: Vec<u64>,
+    part: Option<Part>,
 }
 
 impl Replay {
     /// Does what is in the list, which is sorted by time. Both ends of all connections have the same stack.
     ///
     /// # Panics
-    /// If the list is not sorted.
+    /// If the list is not sorted, or has two billion entries.
     #[must_use]
     pub fn new(entries: Vec<Entry>, stack: TcpConfig) -> Self {
         assert!(entries.is_sorted_by_key(|entry| entry.start), "the list goes back in time");
-        let done = vec![None; entries.len()];
-        Self { entries, stack, open: BTreeMap::new(), done }
+        assert!(entries.len() < OWN as usize, "the list is too long");
+        Self::of(entries.into(), stack, None)
+    }
+
+    fn of(entries: Arc<[Entry]>, stack: TcpConfig, part: Option<Part>) -> Self {
+        let done = vec![0; entries.len()];
+        Self { entries, stack, open: BTreeMap::new(), done, part }
     }
 
     /// What became of the transfer of an entry; `None` if it is not complete.
     #[must_use]
     pub fn record(&self, entry: usize) -> Option<Record> {
-        let (Entry { start, work, .. }, done) = (self.entries.get(entry)?, *self.done.get(entry)?);
+        let Entry { start, work, .. } = self.entries.get(entry)?;
+        let done = self.done.get(entry).filter(|done| **done > 0);
         match work {
             Work::Open => None,
             Work::Transfer(bytes) => {
-                Some(Record { begun: Instant::ZERO + *start, done: done?, bytes: *bytes })
+                let done = Instant::from_nanos(*done?);
+                Some(Record { begun: Instant::ZERO + *start, done, bytes: *bytes })
             }
         }
     }
 
+    /// Sets the timer for the first entry from `entry` on whose sender is here.
     fn schedule(&self, entry: usize, ctx: &mut Ctx<'_>) {
-        if let Some(next) = self.entries.get(entry) {
+        let is_here = |entry: &Entry| self.part.as_ref().is_none_or(|part| part.has(entry.from));
+        let mut rest = (entry..).zip(&self.entries[entry..]);
+        if let Some((entry, next)) = rest.find(|(_, entry)| is_here(entry)) {
             let delay = (Instant::ZERO + next.start).since(ctx.now());
             ctx.after(delay, entry as u32);
         }
@@ -77,6 +96,11 @@ impl Replay {
 }
 
 impl App for Replay {
+    fn part(&self, part: &Part) -> Option<Box<dyn App>> {
+        let entries = Arc::clone(&self.entries);
+        Some(Box::new(Self::of(entries, self.stack, Some(part.clone()))))
+    }
+
     fn start(&mut self, ctx: &mut Ctx<'_>) {
         self.schedule(0, ctx);
     }
@@ -91,7 +115,8 @@ impl App for Replay {
                 self.open.insert((from, to), flow);
             }
             Work::Transfer(bytes) => {
-                ctx.send(flow, Side::Client, bytes, tag);
+                let own = if permanent.is_none() { OWN } else { 0 };
+                ctx.send(flow, Side::Client, bytes, tag | own);
                 if permanent.is_none() {
                     ctx.close(flow, Side::Client);
                 }
@@ -100,9 +125,8 @@ impl App for Replay {
     }
 
     fn on_message(&mut self, flow: FlowId, side: Side, tag: u32, ctx: &mut Ctx<'_>) {
-        self.done[tag as usize] = Some(ctx.now());
-        let Entry { from, to, .. } = self.entries[tag as usize];
-        if self.open.get(&(from, to)) != Some(&flow) {
+        self.done[(tag & !OWN) as usize] = ctx.now().as_nanos();
+        if tag & OWN != 0 {
             ctx.close(flow, side);
         }
     }

@@ -3,7 +3,7 @@
 use std::any::Any;
 
 use crate::engine::Timer;
-use crate::env::{Command, Env, Event};
+use crate::env::{Command, Env, Event, Part};
 use crate::flow::{FlowId, Flows, Side};
 use crate::ids::AppId;
 use crate::packet::Address;
@@ -12,7 +12,14 @@ use crate::{Duration, Instant};
 
 /// An application, with both ends of its flows in one object. All callbacks but `start` come from a
 /// running machine: what an application in a VM does costs that VM's time.
-pub trait App: Any {
+pub trait App: Any + Send {
+    /// The application of one [part](crate::parallel) of the network, which is asked before the run begins. It gets what happens at ends in that part
+    /// and opens flows from clients there. `None` if it cannot be divided.
+    fn part(&self, part: &Part) -> Option<Box<dyn App>> {
+        let _ = part;
+        None
+    }
+
     /// The run begins.
     fn start(&mut self, ctx: &mut Ctx<'_>);
 
@@ -83,7 +90,9 @@ impl Ctx<'_> {
 
     /// Opens a connection from `client` to `server`; both stacks as told.
     pub fn open(&mut self, client: Address, server: Address, stacks: [&TcpConfig; 2]) -> FlowId {
-        let number = self.env.flows.opened() as u32;
+        let to = self.env.part_of_server(client, server);
+        let numbered = self.env.flows.next_number(client);
+        let number = numbered as u32;
         // Spread over the circle, so that some wrap.
         let iss = |n: u32| n.wrapping_mul(0x9e37_79b9).wrapping_add(0x7fff_0000);
         let [client_stack, server_stack] = stacks.map(|stack| self.env.stacks.share(stack));
@@ -91,14 +100,19 @@ impl Ctx<'_> {
             Some(Connection::connect(&client_stack, iss(2 * number))),
             Some(Connection::listen(&server_stack, iss(2 * number + 1))),
         ];
-        let flow = self.env.flows.insert(self.app.0, [client, server], ends);
+        let flow = self.env.flows.insert(self.app.0, numbered, to, [client, server], ends);
+        self.env.tell_opened(flow);
         self.env.command(client, Command::Push { flow, side: Side::Client });
         flow
     }
 
     /// A pair of addresses that exchange datagrams.
     pub fn open_datagrams(&mut self, client: Address, server: Address) -> FlowId {
-        self.env.flows.insert(self.app.0, [client, server], [None, None])
+        let to = self.env.part_of_server(client, server);
+        let number = self.env.flows.next_number(client);
+        let flow = self.env.flows.insert(self.app.0, number, to, [client, server], [None, None]);
+        self.env.tell_opened(flow);
+        flow
     }
 
     /// Writes a message at one end of a connection.

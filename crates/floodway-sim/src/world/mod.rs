@@ -9,12 +9,18 @@
 //! digest have had the same history.
 
 mod app;
+mod divide;
 
-pub use crate::env::{Env, Event};
+pub use crate::env::{Env, Event, Part};
 pub use crate::ids::AppId;
 pub use app::{App, Ctx};
+pub use divide::CannotDivide;
+pub(crate) use divide::Whole;
 
 use std::any::Any;
+use std::collections::VecDeque;
+
+use divide::Incoming;
 
 use crate::Instant;
 use crate::cpu::{CpuEvent, LoadConfig};
@@ -39,6 +45,8 @@ pub struct World {
     machine_at: Vec<Option<u32>>,
     apps: Vec<Option<Box<dyn App>>>,
     started: bool,
+    /// Of a world that is a part of another.
+    incoming: VecDeque<Incoming>,
     digest: Option<Digest>,
 }
 
@@ -147,8 +155,8 @@ impl World {
 
     /// Packets that exist now.
     #[must_use]
-    pub const fn packets(&self) -> usize {
-        self.env.packets.live()
+    pub fn packets(&self) -> usize {
+        self.env.packets.live() + self.incoming_packets()
     }
 
     /// The port of a host, for its counters.
@@ -168,8 +176,8 @@ impl World {
         self.digest.map(Digest::value)
     }
 
-    /// Runs until `end`: the present is `end` after that.
-    pub fn run(&mut self, end: Instant) {
+    /// Starts machines and applications, unless that was done.
+    pub(crate) fn start(&mut self) {
         if !std::mem::replace(&mut self.started, true) {
             for machine in &mut self.machines {
                 machine.start(&mut self.env);
@@ -179,15 +187,26 @@ impl World {
             }
             self.settle();
         }
+    }
+
+    /// Runs until `end`: the present is `end` after that.
+    pub fn run(&mut self, end: Instant) {
+        self.start();
         while let Some(event) = self.env.clock.next(end) {
-            if let Some(digest) = &mut self.digest {
-                digest.write(self.env.clock.now().as_nanos());
-                write_event(digest, event);
-            }
-            self.handle(event);
-            if self.env.has_more() {
-                self.settle();
-            }
+            self.take(event);
+        }
+    }
+
+    /// Does what an event of the present brings.
+    #[inline]
+    fn take(&mut self, event: Event) {
+        if let Some(digest) = &mut self.digest {
+            digest.write(self.env.clock.now().as_nanos());
+            write_event(digest, event);
+        }
+        self.handle(event);
+        if self.env.has_more() {
+            self.settle();
         }
     }
 
@@ -214,6 +233,8 @@ impl World {
             Event::Interrupt { machine, vm } => {
                 self.machines[machine as usize].on_interrupt(vm, &mut self.env);
             }
+            Event::FarClosed { flow, side, aborted } => self.env.far_closed(flow, side, aborted),
+            Event::Released(flow) => self.env.flows.release(flow),
             Event::App { app, tag } => self.with_app(app, |app, ctx| app.on_timer(tag, ctx)),
             Event::Computed { app, tag } => {
                 self.env.notices.push_back((app, Notice::Computed(tag)));
@@ -304,6 +325,10 @@ fn write_event(digest: &mut Digest, event: Event) {
         Event::Load { machine, vm } => (11, u64::from(machine) << 32 | u64::from(vm)),
         Event::Interrupt { machine, vm } => (12, u64::from(machine) << 32 | u64::from(vm)),
         Event::Card { machine } => (13, u64::from(machine)),
+        Event::FarClosed { flow, side, aborted } => {
+            (14, flow.number() << 2 | u64::from(aborted) << 1 | side as u64)
+        }
+        Event::Released(flow) => (15, flow.number()),
     };
     digest.write(kind);
     digest.write(number);

@@ -5,6 +5,7 @@ mod friendliness;
 mod machine;
 mod network;
 mod offload;
+mod parallel;
 mod schedulers;
 mod small_flows;
 mod support;
