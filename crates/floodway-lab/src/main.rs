@@ -101,6 +101,9 @@ enum Command {
         scenario: PathBuf,
         /// Where the outcome goes
         outcome: PathBuf,
+        /// Run the network in parts, by so many threads
+        #[arg(long)]
+        threads: Option<NonZeroUsize>,
     },
     /// Say what this machine lacks, and how to get it. Exit with 1 if the lab cannot run
     Doctor {
@@ -196,8 +199,8 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::BenchSim(arguments) => {
             bench_sim::run(&arguments, &recorder).map(|()| ExitCode::SUCCESS)
         }
-        Command::Replay { scenario, outcome } => {
-            bench_sim::replay(&scenario, &outcome).map(|()| ExitCode::SUCCESS)
+        Command::Replay { scenario, outcome, threads } => {
+            bench_sim::replay(&scenario, &outcome, threads).map(|()| ExitCode::SUCCESS)
         }
         Command::Doctor { install, bench, json } => run_doctor(install, bench, json),
         Command::Completions { shell } => {

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::fs::{self, File};
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -74,10 +75,27 @@ impl Contender {
     /// # Errors
     /// When the program fails; its last words are in the error.
     pub fn run(&self, scenario: &Path, transfers: usize, dir: &Path) -> Result<Outcome> {
+        self.run_by(None, scenario, transfers, dir)
+    }
+
+    /// The same, in parts by so many threads if told so, which only this program can.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn run_by(
+        &self,
+        threads: Option<NonZeroUsize>,
+        scenario: &Path,
+        transfers: usize,
+        dir: &Path,
+    ) -> Result<Outcome> {
         let (report, log) = (dir.join("outcome.txt"), dir.join("log.txt"));
         let mut command = Command::new(&self.program);
         if self.simulator == Simulator::Floodway {
             command.arg("replay");
+        }
+        if let Some(threads) = threads {
+            command.arg("--threads").arg(threads.to_string());
         }
         command.arg(scenario).arg(&report).stdin(Stdio::null()).stdout(Stdio::null());
         command.stderr(File::create(&log)?);

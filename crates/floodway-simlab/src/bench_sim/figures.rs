@@ -1,5 +1,7 @@
 //! From outcomes to figures.
 
+use std::num::NonZeroUsize;
+
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{Cell, CellAlignment, Table};
 use floodway_report::{Report, Row, Samples, stats, table};
@@ -7,6 +9,9 @@ use floodway_report::{Report, Row, Samples, stats, table};
 use super::Round;
 use super::case::Case;
 use super::outcome::Outcome;
+
+/// How many times faster two threads have to be than one.
+const LEAST_SPEED_OF_TWO: f64 = 1.6;
 
 /// Rows of one case and what they come from.
 #[must_use]
@@ -65,6 +70,29 @@ fn times(case: Case, rounds: &[Round]) -> Vec<Row> {
         rows.push(Row::value(name, "transfers", Some(value.len() as f64)));
     }
     rows
+}
+
+/// Rows of a tree that ran in parts, by one thread and by several, and what they come from.
+#[must_use]
+pub fn threads(threads: NonZeroUsize, one: &[Outcome], several: &[Outcome]) -> (Vec<Row>, Samples) {
+    let seconds = |outcomes: &[Outcome]| -> Vec<f64> {
+        outcomes.iter().map(|outcome| outcome.measured.seconds).collect()
+    };
+    let samples = Samples {
+        name: "fat-tree-1024/wall time in parts".into(),
+        unit: "s".into(),
+        value: seconds(several),
+        baseline: seconds(one),
+        variants: Some([format!("{threads} threads"), "1 thread".into()]),
+        bar: None,
+    };
+    let faster = samples.baseline.iter().zip(&samples.value).map(|(one, several)| one / several);
+    let name = format!("fat-tree-1024/times faster with {threads} threads");
+    let mut speed = Row::value(name, "x", stats::median(&faster.collect::<Vec<_>>()));
+    if threads.get() == 2 {
+        speed.judge(Some(LEAST_SPEED_OF_TWO), None, None);
+    }
+    (vec![samples.median_row(), speed], samples)
 }
 
 /// For people.

@@ -12,6 +12,9 @@
 //! Each round has a seed of its own: a queue that overflows is chaos, where one packet more or less decides who waits for
 //! a timeout, so that only many transfers can be compared. Completion times are judged over all rounds together, on
 //! transfers that are complete in both.
+//!
+//! A tree of 1024 hosts runs here only: as a whole, and in parts, by one thread and by several, in turn. The digests of all its events
+//! have to be equal.
 
 mod case;
 mod child;
@@ -23,11 +26,13 @@ mod scenario;
 mod shapes;
 
 use std::fs;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use floodway_report::About;
+use floodway_report::Samples;
 use floodway_report::host;
 use floodway_report::provenance::Recorder;
 use floodway_report::report::{self, Report, Row, World};
@@ -60,6 +65,12 @@ pub struct Args {
     /// Seed of starts, sizes and delays
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
+    /// Threads of the tree of 1024 hosts in parts, beside one thread
+    #[arg(long, default_value = "2")]
+    pub threads: NonZeroUsize,
+    /// Run only the tree of 1024 hosts, for which ns-3 is not needed
+    #[arg(long, conflicts_with = "only")]
+    pub large_only: bool,
     /// Where the report goes
     #[arg(long, default_value = "out/bench-sim")]
     pub out: PathBuf,
@@ -78,19 +89,23 @@ struct Round {
 /// # Errors
 /// When ns-3 is missing, a program fails, or the report cannot be written. A short figure is no error.
 pub fn run(args: &Args, recorder: &Recorder) -> Result<()> {
-    let contenders = [Contender::floodway()?, Contender::ns3()?];
+    let floodway = Contender::floodway()?;
     fs::create_dir_all(&args.out)
         .with_context(|| format!("cannot create {}", args.out.display()))?;
-    let cases = if args.only.is_empty() { Case::ALL.to_vec() } else { args.only.clone() };
     let (mut rows, mut samples) = (Vec::new(), Vec::new());
-    for case in cases {
-        let rounds = measure(case, args, &contenders)?;
-        let (more_rows, more_samples) = figures::rows(case, &rounds);
+    let mut add = |(more_rows, more_samples): (Vec<Row>, Vec<Samples>)| {
         rows.extend(more_rows);
         samples.extend(more_samples);
+    };
+    if !args.large_only {
+        let cases = if args.only.is_empty() { Case::ALL.to_vec() } else { args.only.clone() };
+        let contenders = [floodway.clone(), Contender::ns3()?];
+        for case in cases {
+            add(figures::rows(case, &measure(case, args, &contenders)?));
+        }
     }
     if args.only.is_empty() {
-        rows.extend(large(args, &contenders[0])?);
+        add(large(args, &floodway)?);
     }
     let report = Report {
         about: About::default(),
@@ -141,31 +156,69 @@ fn measure_round(
     Ok(Round { scenario, floodway, ns3 })
 }
 
-/// A tree for which ns-3 would need days: what it needs here.
-fn large(args: &Args, floodway: &Contender) -> Result<Vec<Row>> {
+/// A tree for which ns-3 would need days: what it needs here, and how much faster several threads are.
+fn large(args: &Args, floodway: &Contender) -> Result<(Vec<Row>, Vec<Samples>)> {
     let scenario = shapes::fat_tree(&Tree::LARGE, LARGE_LENGTH, args.seed);
     let file = args.out.join("fat-tree-1024.txt");
     fs::write(&file, scenario.render())
         .with_context(|| format!("cannot write {}", file.display()))?;
     eprintln!("fat-tree-1024: {} connections and transfers", scenario.work.len());
-    let outcome = floodway.run(&file, scenario.transfers().count(), &args.out)?;
+    let transfers = scenario.transfers().count();
+    let outcome = floodway.run(&file, transfers, &args.out)?;
     let mib = outcome.memory_kib as f64 / 1024.0;
     let mut memory = Row::value("fat-tree-1024/memory", "MiB", Some(mib));
     memory.judge(None, Some(LARGE_MEMORY_MIB), None);
     let seconds = outcome.measured.seconds / LARGE_LENGTH.as_secs_f64();
     let name = "fat-tree-1024/wall time of a virtual second";
-    Ok(vec![memory, Row::value(name, "s", Some(seconds))])
+    let mut rows = vec![memory, Row::value(name, "s", Some(seconds))];
+    let [one, several] = in_turn(args, |threads| {
+        let outcome = floodway.run_by(Some(threads), &file, transfers, &args.out)?;
+        eprintln!("  {threads} threads: {:.3} s", outcome.measured.seconds);
+        Ok(outcome)
+    })?;
+    let (more_rows, samples) = figures::threads(args.threads, &one, &several);
+    rows.extend(more_rows);
+    Ok((rows, vec![samples]))
 }
 
-/// `floodway-lab replay`: runs one scenario file here and writes its outcome.
+/// Runs with one thread and with several, as often as there are rounds; these take turns in who goes first.
+fn in_turn(
+    args: &Args,
+    run: impl Fn(NonZeroUsize) -> Result<Outcome>,
+) -> Result<[Vec<Outcome>; 2]> {
+    let (mut one, mut several) = (Vec::new(), Vec::new());
+    for round in 0..args.rounds {
+        let (first, second) = if round.is_multiple_of(2) {
+            let first = run(NonZeroUsize::MIN)?;
+            (first, run(args.threads)?)
+        } else {
+            let second = run(args.threads)?;
+            (run(NonZeroUsize::MIN)?, second)
+        };
+        ensure!(
+            first.digest == second.digest && first.done == second.done,
+            "one thread and {} threads have different results: please report this",
+            args.threads
+        );
+        one.push(first);
+        several.push(second);
+    }
+    Ok([one, several])
+}
+
+/// `floodway-lab replay`: runs one scenario file here, in parts if a number of threads is given, and writes its outcome.
 ///
 /// # Errors
 /// When the file is no scenario, or the outcome cannot be written.
-pub fn replay(scenario: &Path, outcome: &Path) -> Result<()> {
+pub fn replay(scenario: &Path, outcome: &Path, threads: Option<NonZeroUsize>) -> Result<()> {
     let text = fs::read_to_string(scenario)
         .with_context(|| format!("cannot read {}", scenario.display()))?;
     let scenario = Scenario::parse(&text)
         .with_context(|| format!("{} is not a scenario", scenario.display()))?;
-    fs::write(outcome, play::play(&scenario).render())
+    let played = match threads {
+        None => play::play(&scenario),
+        Some(threads) => play::play_in_parts(&scenario, threads)?,
+    };
+    fs::write(outcome, played.render())
         .with_context(|| format!("cannot write {}", outcome.display()))
 }

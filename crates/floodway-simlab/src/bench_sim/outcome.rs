@@ -11,7 +11,7 @@ use super::scenario::Scenario;
 pub struct Phase {
     /// On the wall, without making the network.
     pub seconds: f64,
-    /// Of the processor.
+    /// Of the processor, by the thread that begins the run.
     pub cpu_seconds: f64,
     /// Events that were handled.
     pub events: u64,
@@ -38,6 +38,8 @@ pub struct Outcome {
     pub measured: Phase,
     /// Most memory that the process had.
     pub memory_kib: u64,
+    /// The digest of all events of a run in parts.
+    pub digest: Option<u64>,
     /// When each transfer was complete, in nanoseconds; `None` if it was not.
     pub done: Vec<Option<u64>>,
 }
@@ -51,6 +53,9 @@ impl Outcome {
             let Phase { seconds, cpu_seconds, events } = phase;
             let _ = writeln!(text, "{prefix}seconds {seconds}\n{prefix}cpu_seconds {cpu_seconds}");
             let _ = writeln!(text, "{prefix}events {events}");
+        }
+        if let Some(digest) = self.digest {
+            let _ = writeln!(text, "digest {digest}");
         }
         for (n, done) in self.done.iter().enumerate() {
             if let Some(done) = done {
@@ -77,6 +82,7 @@ impl Outcome {
         let (key, value) = (words.next()?, words.next()?);
         match key {
             "memory_kib" => self.memory_kib = value.parse().ok()?,
+            "digest" => self.digest = Some(value.parse().ok()?),
             "done" => {
                 let place = self.done.get_mut(value.parse::<usize>().ok()?)?;
                 *place = Some(words.next()?.parse().ok()?);
@@ -117,6 +123,7 @@ mod tests {
             before: Phase { seconds: 0.25, cpu_seconds: 0.125, events: 7 },
             measured: Phase { seconds: 1.5, cpu_seconds: 1.0, events: 1 << 40 },
             memory_kib: 9,
+            digest: Some(u64::MAX),
             done: vec![Some(3), None, Some(1 << 50)],
         };
         assert_eq!(Outcome::parse(&outcome.render(), 3).unwrap(), outcome);

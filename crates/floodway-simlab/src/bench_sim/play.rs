@@ -1,48 +1,87 @@
 //! A scenario in our simulator.
 
+use std::num::NonZeroUsize;
 use std::time::{Duration, Instant as Wall};
 
+use anyhow::Result;
 use floodway_core::congestion::Algorithm;
 use floodway_core::rtt::RtoLimits;
 use floodway_sim::Instant;
 use floodway_sim::net::{Builder, Link, NicConfig, Node, QueueConfig, SwitchConfig};
 use floodway_sim::packet::Address;
+use floodway_sim::parallel::Parallel;
 use floodway_sim::tcp::{Buffer, TcpConfig};
-use floodway_sim::traffic::{Entry, Replay, Work};
-use floodway_sim::world::World;
+use floodway_sim::traffic::{Entry, Record, Replay, Work};
+use floodway_sim::world::{AppId, World};
 
 use super::outcome::{Outcome, Phase};
 use super::scenario::{Scenario, Tcp};
 
 /// ns-3's point-to-point link adds the two bytes of PPP to an IP packet.
 const LINK_HEADER: u32 = 2;
+/// Parts of a network that runs in parts: the pods of the tree of 1024 hosts.
+const PARTS: usize = 8;
 /// Applications write all at once, as into a socket buffer that never binds.
 const SEND_BUFFER: u32 = 2000 << 20;
 
-/// Runs it; wall time is that of one thread.
+/// Runs it as a whole, in one thread.
 #[must_use]
 pub fn play(scenario: &Scenario) -> Outcome {
+    let (mut world, app) = populated(scenario);
+    let mut run = |until| {
+        world.run(Instant::ZERO + until);
+        world.events()
+    };
+    let [before, measured] = phases(scenario, &mut run);
+    let replay = world.app::<Replay>(app);
+    let done = done(scenario, |n| replay.and_then(|replay| replay.record(n)));
+    Outcome { before, measured, memory_kib: memory_kib(), digest: None, done }
+}
+
+/// Runs it in parts, by so many threads. Its digest is the same for any number of them.
+///
+/// # Errors
+/// When a link between parts has no delay.
+pub fn play_in_parts(scenario: &Scenario, threads: NonZeroUsize) -> Result<Outcome> {
+    let (mut world, app) = populated(scenario);
+    world.fingerprint();
+    let mut parallel = Parallel::new(world, PARTS)?;
+    let mut run = |until| {
+        parallel.run(Instant::ZERO + until, threads);
+        parallel.events()
+    };
+    let [before, measured] = phases(scenario, &mut run);
+    let replays: Vec<&Replay> = parallel.app(app).collect();
+    let done = done(scenario, |n| replays.iter().find_map(|replay| replay.record(n)));
+    let digest = parallel.digest();
+    Ok(Outcome { before, measured, memory_kib: memory_kib(), digest, done })
+}
+
+fn populated(scenario: &Scenario) -> (World, AppId) {
     let (mut world, hosts) = build(scenario);
     let entries = entries(scenario, &hosts);
     let app = world.add_app(Replay::new(entries, stack(&scenario.tcp)));
-    let before = phase(&mut world, scenario.measure_from);
-    let measured = phase(&mut world, scenario.until);
-    let replay = world.app::<Replay>(app);
-    let record = |n| replay.and_then(|replay| replay.record(n));
-    let transfers = (0..).zip(&scenario.work).filter(|(_, work)| work.bytes.is_some());
-    let done = transfers.map(|(n, _)| record(n).map(|record| record.done.as_nanos())).collect();
-    Outcome { before, measured, memory_kib: memory_kib(), done }
+    (world, app)
 }
 
-fn phase(world: &mut World, until: Duration) -> Phase {
-    let events = world.events();
-    let (begin, cpu_begin) = (Wall::now(), cpu_seconds());
-    world.run(Instant::ZERO + until);
-    Phase {
-        seconds: begin.elapsed().as_secs_f64(),
-        cpu_seconds: cpu_seconds() - cpu_begin,
-        events: world.events() - events,
-    }
+/// When each transfer was complete.
+fn done(scenario: &Scenario, record: impl Fn(usize) -> Option<Record>) -> Vec<Option<u64>> {
+    let transfers = (0..).zip(&scenario.work).filter(|(_, work)| work.bytes.is_some());
+    transfers.map(|(n, _)| record(n).map(|record| record.done.as_nanos())).collect()
+}
+
+/// Both parts of the run. `run` goes on up to a time and returns the number of events so far.
+fn phases(scenario: &Scenario, run: &mut impl FnMut(Duration) -> u64) -> [Phase; 2] {
+    let mut last = 0;
+    [scenario.measure_from, scenario.until].map(|until| {
+        let (begin, cpu_begin) = (Wall::now(), cpu_seconds());
+        let events = run(until);
+        Phase {
+            seconds: begin.elapsed().as_secs_f64(),
+            cpu_seconds: cpu_seconds() - cpu_begin,
+            events: events - std::mem::replace(&mut last, events),
+        }
+    })
 }
 
 fn build(scenario: &Scenario) -> (World, Vec<Address>) {
@@ -93,7 +132,7 @@ fn stack(tcp: &Tcp) -> TcpConfig {
     }
 }
 
-/// Processor time of this thread, which is the only one; to a few ms.
+/// Processor time of this thread; to a few ms.
 fn cpu_seconds() -> f64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let nanos = text.split_whitespace().next().and_then(|nanos| nanos.parse().ok());
@@ -111,6 +150,20 @@ fn memory_kib() -> u64 {
 mod tests {
     use super::super::shapes;
     use super::*;
+
+    #[test]
+    fn threads_make_no_difference() {
+        let scenario = shapes::fat_tree(&shapes::Tree::PAPER, Duration::from_millis(2), 1);
+        let [one, three] = [1, 3].map(|threads| {
+            let threads = NonZeroUsize::new(threads).unwrap();
+            play_in_parts(&scenario, threads).unwrap()
+        });
+        assert!(one.done.iter().any(Option::is_some));
+        assert_eq!(
+            (one.digest, one.measured.events, one.done),
+            (three.digest, three.measured.events, three.done)
+        );
+    }
 
     #[test]
     fn all_transfers_of_a_short_dumbbell_arrive() {
