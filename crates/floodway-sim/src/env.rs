@@ -27,6 +27,7 @@ use crate::ids::AppId;
 use crate::net::{Net, NetEvent};
 use crate::packet::{self, Address, Body, Ecn, Packet, PacketId, Pool, TxCompletion};
 use crate::tcp::{Connection, SenderStats, Stacks, State};
+use crate::trace::{Passage, Point, Trace};
 use crate::{Duration, Instant};
 
 /// Everything that can happen.
@@ -184,6 +185,8 @@ pub struct Env {
     pub(crate) outgoing: Vec<PacketId>,
     /// Of a world that is a part of a network.
     pub(crate) share: Option<Box<Share>>,
+    /// The way of packets, if somebody wants to know it.
+    pub(crate) trace: Option<Box<Trace>>,
 }
 
 impl Env {
@@ -192,6 +195,15 @@ impl Env {
         self.places.push(place);
         self.heartbeat_until.push(Instant::ZERO);
         self.retired.push(SenderStats::default());
+    }
+
+    /// A packet passes a point.
+    #[inline]
+    pub(crate) fn note(&mut self, point: Point, id: PacketId) {
+        if let Some(trace) = &mut self.trace {
+            let (at, packet) = (self.clock.now(), *self.packets.get(id));
+            trace.note(Passage { at, point, id, packet });
+        }
     }
 
     /// An event has left something for others to do.
@@ -251,6 +263,10 @@ impl Env {
     /// A packet has reached the stack of its destination.
     #[inline]
     pub(crate) fn input(&mut self, id: PacketId) {
+        if self.trace.is_some() {
+            let bare = matches!(self.place(self.packets.get(id).dst), Place::Bare { .. });
+            self.note(if bare { Point::PeerReceived } else { Point::Received }, id);
+        }
         let packet = self.packets.remove(id);
         let side = packet.from.other();
         if let Body::Notice(notice) = packet.body {
@@ -384,6 +400,7 @@ impl Env {
         let packet = self.packets.insert(packet);
         match place {
             Place::Bare { host } => {
+                self.note(Point::PeerSent, packet);
                 self.net.send(host, packet, &mut self.packets, &mut self.clock);
             }
             Place::Vm { .. } => self.outgoing.push(packet),

@@ -4,7 +4,8 @@
 //! theory of operation.
 //!
 //! Modules import downwards only, which `make lint` checks: [`traffic`] and [`parallel`] stand on [`world`], that and [`hooks`] on [`machine`], that on what
-//! all parts of a world share (`env`), that on [`net`], [`cpu`] and [`flow`], then [`tcp`], [`packet`], names (`ids`) and [`engine`].
+//! all parts of a world share (`env`), that on [`net`], [`cpu`], [`flow`] and [`trace`], then
+//! [`tcp`], [`packet`], names (`ids`) and [`engine`].
 
 #![forbid(unsafe_code)]
 
@@ -19,6 +20,7 @@ pub mod net;
 pub mod packet;
 pub mod parallel;
 pub mod tcp;
+pub mod trace;
 pub mod traffic;
 pub mod world;
 

@@ -139,10 +139,14 @@ pub struct VcpuStats {
     pub preempted: u64,
 }
 
+/// What a vCPU does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+pub enum State {
+    /// It has nothing to do.
     Blocked,
+    /// It has something to do, and no pCPU.
     Waiting,
+    /// It runs.
     Running(PcpuId),
 }
 
@@ -169,15 +173,15 @@ struct Pcpu {
     choosing: bool,
 }
 
-/// A dispatch, for those who want to look at a schedule.
+/// A change of a vCPU's state, for those who want to look at a schedule. Every vCPU is blocked at first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Dispatch {
+pub struct Change {
     /// When.
     pub at: Instant,
-    /// Where.
-    pub pcpu: PcpuId,
-    /// Who; `None` idles.
-    pub vcpu: Option<VcpuId>,
+    /// Whose.
+    pub vcpu: VcpuId,
+    /// What it does from then on.
+    pub state: State,
 }
 
 /// The processors of a machine.
@@ -190,7 +194,7 @@ pub struct Cpus {
     switch_cost: Duration,
     cache_cost: Duration,
     tickled: Vec<PcpuId>,
-    trace: Option<Vec<Dispatch>>,
+    trace: Option<Vec<Change>>,
 }
 
 impl Cpus {
@@ -215,14 +219,14 @@ impl Cpus {
         (self.switch_cost, self.cache_cost) = (switch_cost, cache_cost);
     }
 
-    /// Records every dispatch from now on.
+    /// Records every change of a vCPU's state from now on.
     pub fn record(&mut self) {
         self.trace = Some(Vec::new());
     }
 
     /// What was recorded.
     #[must_use]
-    pub fn recorded(&self) -> &[Dispatch] {
+    pub fn recorded(&self) -> &[Change] {
         self.trace.as_deref().unwrap_or_default()
     }
 
@@ -400,9 +404,6 @@ impl Cpus {
         if decision.next == running {
             return None;
         }
-        if let Some(trace) = &mut self.trace {
-            trace.push(Dispatch { at: now, pcpu, vcpu: decision.next });
-        }
         if let Some(vcpu) = running {
             self.suspend(vcpu, clock);
             self.enter(vcpu, State::Waiting, now);
@@ -437,6 +438,9 @@ impl Cpus {
     }
 
     fn enter(&mut self, vcpu: VcpuId, state: State, now: Instant) {
+        if let Some(trace) = &mut self.trace {
+            trace.push(Change { at: now, vcpu, state });
+        }
         let vcpu = &mut self.vcpus[vcpu.0 as usize];
         let time = now.since(vcpu.since);
         match vcpu.state {

@@ -17,6 +17,7 @@ use crate::engine::Timer;
 use crate::env::{Env, Event};
 use crate::flow::{FlowId, Side};
 use crate::packet::{Body, Ecn, Notice, Packet, PacketId};
+use crate::trace::Point;
 use crate::{Duration, Instant};
 
 /// Settings of a driver domain.
@@ -121,6 +122,7 @@ impl Driver {
 
     /// A packet has come over the link; says whether the card interrupts now.
     pub(super) fn on_packet(&mut self, packet: PacketId, env: &mut Env) -> bool {
+        env.note(Point::AtCard, packet);
         self.card.on_packet(packet, env)
     }
 
@@ -199,6 +201,7 @@ impl Driver {
 
     fn inbound(&mut self, vms: &mut [Vm], env: &mut Env) {
         let Some(packet) = self.card.take(&mut env.packets) else { return };
+        env.note(Point::TakenFromCard, packet);
         match local(env.packets.get(packet).dst, self.machine, env) {
             Some(vm) => {
                 let delivered = self.with_hook(vms, env, |hook, ctx| hook.inbound(vm, packet, ctx));
@@ -212,6 +215,7 @@ impl Driver {
 
     fn outbound(&mut self, vm: u32, vms: &mut [Vm], env: &mut Env) {
         let Some(packet) = vms[vm as usize].take_request(&mut env.packets) else { return };
+        env.note(Point::TakenFromVm, packet);
         match local(env.packets.get(packet).dst, self.machine, env) {
             Some(to) => {
                 vms[to as usize].deliver(packet, self.config.backlog, &mut env.packets);
@@ -241,10 +245,12 @@ impl Driver {
         for action in actions.drain(..) {
             match action {
                 Action::ToNetwork(packet) => {
+                    env.note(Point::ToNetwork, packet);
                     env.net.send(self.host, packet, &mut env.packets, &mut env.clock);
                     self.card.on_sent(env);
                 }
                 Action::ToVm(vm, packet) => {
+                    env.note(Point::ToVm, packet);
                     let vm = &mut vms[vm as usize];
                     delivered = Some(vm.deliver(packet, self.config.backlog, &mut env.packets));
                 }

@@ -91,6 +91,11 @@ impl Machine {
         self.vms.len() as u32 - 1
     }
 
+    /// Records what its vCPUs do from now on.
+    pub(crate) fn record(&mut self) {
+        self.cpus.record();
+    }
+
     pub(crate) fn start(&mut self, env: &mut Env) {
         self.cpus.start(&mut env.clock);
         for vm in 0..self.vms.len() as u32 {

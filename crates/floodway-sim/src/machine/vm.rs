@@ -10,6 +10,7 @@ use crate::cpu::{Load, LoadConfig, LoadStep, VcpuId, VcpuSpec};
 use crate::env::{Command, Env, VmTask};
 use crate::flow::{FlowId, Side};
 use crate::packet::{Address, Fifo, PacketId, Pool};
+use crate::trace::Point;
 use crate::{Duration, Instant};
 
 /// Settings of a VM.
@@ -310,10 +311,12 @@ impl Vm {
     /// The work that was chosen is paid for: does it, and queues what the stack sends.
     pub(super) fn finish(&mut self, env: &mut Env) {
         self.work(env);
-        let Env { outgoing, packets, .. } = env;
+        let mut outgoing = std::mem::take(&mut env.outgoing);
         for packet in outgoing.drain(..) {
-            self.enqueue(packet, packets);
+            env.note(Point::Queued, packet);
+            self.enqueue(packet, &mut env.packets);
         }
+        env.outgoing = outgoing;
     }
 
     fn enqueue(&mut self, packet: PacketId, pool: &mut Pool) {
@@ -331,6 +334,7 @@ impl Vm {
             Doing::Transmit => {
                 if let Some(packet) = self.queue.pop(&mut env.packets) {
                     self.stats.sent += 1;
+                    env.note(Point::Sent, packet);
                     self.call_driver |= self.tx.push(packet, &mut env.packets);
                 }
             }

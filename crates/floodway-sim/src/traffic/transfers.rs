@@ -39,6 +39,8 @@ pub struct TransfersConfig {
 /// A transfer that is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {
+    /// Its connection.
+    pub flow: FlowId,
     /// Round, from zero.
     pub round: u32,
     /// Receiver, by its place in [`TransfersConfig::to`].
@@ -75,7 +77,7 @@ pub struct Transfers {
     config: TransfersConfig,
     rng: Rng,
     round: u32,
-    running: Vec<(FlowId, Transfer)>,
+    running: Vec<Transfer>,
     done: Vec<Transfer>,
 }
 
@@ -121,6 +123,7 @@ impl Transfers {
         ctx.send_noting_first(flow, Side::Client, self.config.bytes, FIRST, LAST);
         ctx.close(flow, Side::Client);
         let transfer = Transfer {
+            flow,
             round,
             receiver,
             begun: ctx.now(),
@@ -130,7 +133,7 @@ impl Transfers {
             acknowledged: Instant::NEVER,
             bytes: self.config.bytes,
         };
-        self.running.push((flow, transfer));
+        self.running.push(transfer);
     }
 
     /// A transfer is over: the next one of its place, or the next round.
@@ -143,13 +146,13 @@ impl Transfers {
     }
 
     fn note(&mut self, flow: FlowId, change: impl FnOnce(&mut Transfer), ctx: &mut Ctx<'_>) {
-        let Some(at) = self.running.iter().position(|running| running.0 == flow) else { return };
-        let transfer = &mut self.running[at].1;
+        let Some(at) = self.running.iter().position(|running| running.flow == flow) else { return };
+        let transfer = &mut self.running[at];
         change(transfer);
         if transfer.last == Instant::NEVER || transfer.acknowledged == Instant::NEVER {
             return;
         }
-        let over = self.running.remove(at).1;
+        let over = self.running.remove(at);
         self.done.push(over);
         self.go_on(&over, ctx);
     }
@@ -192,8 +195,8 @@ impl App for Transfers {
 
     fn on_closed(&mut self, flow: FlowId, ctx: &mut Ctx<'_>) {
         // Given up: it goes on without it.
-        if let Some(at) = self.running.iter().position(|running| running.0 == flow) {
-            let over = self.running.remove(at).1;
+        if let Some(at) = self.running.iter().position(|running| running.flow == flow) {
+            let over = self.running.remove(at);
             self.go_on(&over, ctx);
         }
     }

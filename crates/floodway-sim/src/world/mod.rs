@@ -31,6 +31,7 @@ use crate::machine::{Hook, Machine, MachineConfig, VmConfig};
 use crate::net::{Net, NetEvent, Node, PortId};
 use crate::packet::{Address, PacketId};
 use crate::tcp::SenderStats;
+use crate::trace::Trace;
 
 /// Names a machine of a world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,6 +175,19 @@ impl World {
     #[must_use]
     pub fn digest(&self) -> Option<u64> {
         self.digest.map(Digest::value)
+    }
+
+    /// Records the way of packets from now on, `most` points of it at most, and what the vCPUs of the machines do
+    /// ([`Cpus::recorded`](crate::cpu::Cpus::recorded)).
+    pub fn trace(&mut self, most: usize) {
+        self.env.trace = Some(Box::new(Trace::new(most)));
+        self.machines.iter_mut().for_each(Machine::record);
+    }
+
+    /// What was recorded since [`trace`](Self::trace); `None` without.
+    #[must_use]
+    pub fn traced(&self) -> Option<&Trace> {
+        self.env.trace.as_deref()
     }
 
     /// Starts machines and applications, unless that was done.

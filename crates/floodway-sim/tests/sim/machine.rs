@@ -3,14 +3,17 @@
 use std::any::Any;
 
 use crate::support::{AT, MBIT, MS, US};
-use floodway_sim::cpu::{Credit, CreditConfig, LoadConfig, RoundRobin, Scheduler, VcpuSpec};
+use floodway_sim::cpu::{Credit, CreditConfig, LoadConfig, RoundRobin, Scheduler, State, VcpuSpec};
+use floodway_sim::flow::Side;
 use floodway_sim::machine::{DriverConfig, Hook, HookCtx, MachineConfig, PassThrough, VmConfig};
 use floodway_sim::net::{Link, NicConfig, one_link};
-use floodway_sim::packet::{Address, PacketId};
+use floodway_sim::packet::{Address, Packet, PacketId};
 use floodway_sim::tcp::TcpConfig;
+use floodway_sim::trace::Point;
 use floodway_sim::traffic::{Echo, EchoConfig, Record, Samples, Series, SeriesConfig};
 use floodway_sim::world::{AppId, MachineId, World};
 use floodway_sim::{Duration, Instant};
+use floodway_wire::tcp::Flags;
 
 struct Setup {
     world: World,
@@ -418,4 +421,62 @@ fn a_boosted_scan_delays_an_echo_by_a_slice_unless_boost_preempts_boost() {
     assert!((MS(20)..MS(31)).contains(&default.0), "{default:?} {changed:?}");
     assert!(changed.0 < US(1_500), "{default:?} {changed:?}");
     assert!(changed.1 as f64 > default.1 as f64 * 0.95, "{default:?} {changed:?}");
+}
+
+/// A VM beside another one sends 20 KB, seen or not: the world after that.
+fn sent(seen: bool) -> World {
+    let mut s = setup(2, Some(60), credit(), 0, Box::new(PassThrough));
+    s.world.fingerprint();
+    if seen {
+        s.world.trace(usize::MAX);
+    }
+    let config = series(&s, s.vms[0], s.client, 20_000, 1);
+    s.world.add_app(Series::new(config));
+    s.world.run(AT(1_000));
+    s.world
+}
+
+#[test]
+fn a_run_that_is_traced_has_the_same_history() {
+    let [seen, unseen] = [true, false].map(sent);
+    assert_eq!(seen.digest(), unseen.digest());
+    assert!(unseen.traced().is_none());
+    assert!(seen.traced().is_some_and(|trace| !trace.is_full()));
+}
+
+#[test]
+fn a_traced_packet_passes_all_points_in_order() {
+    use Point::{
+        AtCard, PeerReceived, PeerSent, Queued, Received, Sent, TakenFromCard, TakenFromVm,
+        ToNetwork, ToVm,
+    };
+    let world = sent(true);
+    let way = |of: &dyn Fn(&Packet) -> bool| -> Vec<Point> {
+        let passages = world.traced().unwrap().passages().iter();
+        passages.filter(|passage| of(&passage.packet)).map(|passage| passage.point).collect()
+    };
+    let syn = |packet: &Packet| packet.tcp().is_some_and(|s| s.flags.contains(Flags::SYN));
+    let there = [Queued, Sent, TakenFromVm, ToNetwork, PeerReceived];
+    let back = [PeerSent, AtCard, TakenFromCard, ToVm, Received];
+    assert_eq!(way(&|packet| syn(packet) && packet.from == Side::Client), there);
+    assert_eq!(way(&|packet| syn(packet) && packet.from == Side::Server), back);
+}
+
+#[test]
+fn a_trace_has_what_each_vcpu_did() {
+    let mut s = setup(2, Some(60), credit(), 0, Box::new(PassThrough));
+    s.world.trace(0);
+    s.world.run(AT(1_000));
+    let machine = s.world.machine(s.machine);
+    for vm in 0..2 {
+        let changes = machine.cpus().recorded().iter().filter(|change| change.vcpu.0 == vm + 1);
+        let (mut ran, mut since) = (Duration::ZERO, None);
+        for change in changes {
+            ran += since.map_or(Duration::ZERO, |since| change.at.since(since));
+            since = matches!(change.state, State::Running(_)).then_some(change.at);
+        }
+        ran += since.map_or(Duration::ZERO, |since| s.world.now().since(since));
+        assert_eq!(ran, machine.vm_times(vm, s.world.now()).ran, "VM {vm}");
+    }
+    assert!(s.world.traced().is_some_and(|trace| trace.passages().is_empty() && trace.is_full()));
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use floodway_sim::cpu::{
-    CpuEvent, Cpus, Credit, CreditConfig, Debit, Eevdf, EevdfConfig, MachineEvent, PcpuId,
-    RoundRobin, Scheduler, Step, VcpuId, VcpuSpec,
+    Change, CpuEvent, Cpus, Credit, CreditConfig, Debit, Eevdf, EevdfConfig, MachineEvent, PcpuId,
+    RoundRobin, Scheduler, State, Step, VcpuId, VcpuSpec,
 };
 use floodway_sim::engine::Clock;
 use floodway_sim::{Duration, Instant};
@@ -77,8 +77,22 @@ impl Bench {
 
     /// Who ran from when on pCPU 0, in milliseconds.
     fn schedule(&self) -> Vec<(f64, Option<u32>)> {
-        let here = self.cpus.recorded().iter().filter(|d| d.pcpu == PcpuId(0));
-        here.map(|d| (d.at.as_nanos() as f64 / 1e6, d.vcpu.map(|v| v.0))).collect()
+        let (mut schedule, mut current) = (Vec::new(), None);
+        for Change { at, vcpu, state } in self.cpus.recorded() {
+            let at = at.as_nanos() as f64 / 1e6;
+            let next = match state {
+                State::Running(PcpuId(0)) => Some(vcpu.0),
+                _ if current == Some(vcpu.0) => None,
+                _ => continue,
+            };
+            // Another one follows at once.
+            if schedule.last() == Some(&(at, None)) {
+                schedule.pop();
+            }
+            schedule.push((at, next));
+            current = next;
+        }
+        schedule
     }
 
     fn ran(&self, vcpu: u32) -> Duration {
