@@ -10,7 +10,7 @@ use clap_complete::Shell;
 use floodway_report::provenance::{Build, Recorder};
 use floodway_report::report::REPORT_FILE;
 use floodway_report::{Provenance, Report, Samples, Verdict, World, html, table};
-use floodway_simlab::simulation::command as simulator;
+use floodway_simlab::simulation::{self, command as simulator, timeline};
 use floodway_simlab::{bench_sim, sweep};
 
 use floodway_lab::accel::{self, Choice};
@@ -57,6 +57,8 @@ enum Command {
         /// Runs at the same time [default: one per core]. Figures do not depend on it
         #[arg(long)]
         threads: Option<NonZeroUsize>,
+        #[command(flatten)]
+        timeline: timeline::Args,
         #[command(flatten)]
         output: Output,
     },
@@ -178,7 +180,10 @@ fn run(command: Command) -> Result<ExitCode> {
             }
             real(&[experiment], Some(&file), &recorder, &output)
         }
-        Command::Sim { file, quick, threads, output } => {
+        Command::Sim { file, threads, timeline, output, .. } if timeline.file().is_some() => {
+            draw(&file, threads, &timeline, &output)
+        }
+        Command::Sim { file, quick, threads, timeline: _, output } => {
             simulate(&file, quick, threads, &recorder, &output)
         }
         Command::Check { report } => check(&report),
@@ -301,6 +306,29 @@ fn simulate(
         reports.push(report);
     }
     print_json(&reports, output)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Draws a cell of an experiment as a timeline, and says what its transfers spend their time with.
+fn draw(
+    file: &Path,
+    threads: Option<NonZeroUsize>,
+    timeline: &timeline::Args,
+    output: &Output,
+) -> Result<ExitCode> {
+    check_form(file)?;
+    let mut experiment = simulation::Experiment::load(file)?;
+    experiment.set_seed(output.seed);
+    let outcome = timeline.run(&experiment, threads)?;
+    if let Some(path) = timeline.file() {
+        std::fs::write(path, &outcome.svg)
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        eprintln!("written: {}", path.display());
+    }
+    match output.json {
+        true => println!("{}", serde_json::to_string_pretty(&outcome)?),
+        false => print!("{}", outcome.render()),
+    }
     Ok(ExitCode::SUCCESS)
 }
 

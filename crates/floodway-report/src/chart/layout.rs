@@ -122,7 +122,7 @@ impl Layout {
 }
 
 /// A number beside an axis: without zeros that say nothing.
-fn short(tick: f64) -> String {
+pub fn short(tick: f64) -> String {
     let size = tick.abs();
     if size >= 1e6 {
         return format!("{}M", short(tick / 1e6));

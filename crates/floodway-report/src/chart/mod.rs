@@ -12,6 +12,7 @@ mod layout;
 mod marks;
 mod picture;
 mod scale;
+pub mod timeline;
 
 use maud::{Markup, html};
 

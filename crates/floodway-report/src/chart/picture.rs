@@ -40,14 +40,15 @@ pub fn picture(charts: &[Chart], alt: &str) -> String {
         drawn.extend(row.iter().zip(lefts).map(|(part, left)| part.draw(left, top, head)));
         top += head + row.iter().map(|part| part.layout.height).fold(0.0, f64::max) + GAP;
     }
-    file(width + 2.0 * GAP, top, alt, &drawn)
+    file([width + 2.0 * GAP, top], alt, STYLE, &drawn)
 }
 
-fn file(width: f64, height: f64, alt: &str, drawn: &[Markup]) -> String {
-    let (width, height) = (px(width), px(height));
+/// A file of this width and height, with a style of its own.
+pub(super) fn file(size: [f64; 2], alt: &str, style: &str, drawn: &[Markup]) -> String {
+    let [width, height] = size.map(px);
     let svg = html! {
         svg.plot xmlns="http://www.w3.org/2000/svg" viewBox={ "0 0 " (width) " " (height) } width=(width) height=(height) role="img" aria-label=(alt) {
-            style { (PreEscaped(STYLE)) }
+            style { (PreEscaped(style)) }
             rect.ground width="100%" height="100%" rx="6" {}
             @for part in drawn { (part) }
         }
@@ -105,12 +106,12 @@ impl<'a> Part<'a> {
     }
 }
 
-fn moved(left: f64, top: f64) -> String {
+pub(super) fn moved(left: f64, top: f64) -> String {
     format!("translate({} {})", px(left), px(top))
 }
 
 /// An entry of a legend at its place.
-struct Entry<'a> {
+pub(super) struct Entry<'a> {
     class: String,
     name: &'a str,
     left: f64,
@@ -120,6 +121,11 @@ struct Entry<'a> {
 impl<'a> Entry<'a> {
     /// All of a chart's legend, in lines of at most `width`.
     fn all(chart: &'a Chart, width: f64) -> Vec<Self> {
+        Self::place(chart.entries(), width)
+    }
+
+    /// Entries with the class of their colour, in lines of at most `width`.
+    pub(super) fn place(entries: Vec<(String, &'a str)>, width: f64) -> Vec<Self> {
         let (mut left, mut line) = (0.0, 0);
         let place = |(class, name): (String, &'a str)| {
             let own = SWATCH + name.chars().count() as f64 * LETTER;
@@ -130,10 +136,15 @@ impl<'a> Entry<'a> {
             left += own;
             entry
         };
-        chart.entries().into_iter().map(place).collect()
+        entries.into_iter().map(place).collect()
     }
 
-    fn draw(&self, top: f64) -> Markup {
+    /// Where its line ends, below the first line's beginning.
+    pub(super) fn bottom(&self) -> f64 {
+        ROW * (self.line + 1) as f64
+    }
+
+    pub(super) fn draw(&self, top: f64) -> Markup {
         let middle = top + ROW * (self.line as f64 + 0.5);
         html! {
             @if self.class == PAPER { path.paper d=(marks::diamond(self.left + 5.0, middle)) {} }

@@ -29,6 +29,7 @@ mod run;
 pub mod testbed;
 #[cfg(test)]
 mod tests;
+pub mod timeline;
 pub mod transfer;
 mod validation;
 pub mod web;

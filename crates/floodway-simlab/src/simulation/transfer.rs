@@ -91,11 +91,11 @@ pub struct Peer {
 }
 
 /// The world of a case.
-struct Stage {
-    world: World,
-    machine: MachineId,
+pub(super) struct Stage {
+    pub(super) world: World,
+    pub(super) machine: MachineId,
     guest: Address,
-    app: AppId,
+    pub(super) app: AppId,
 }
 
 impl Case {
@@ -114,7 +114,7 @@ impl Case {
         Ok(())
     }
 
-    fn set_up(&self, seed: u64) -> Result<Stage> {
+    pub(super) fn set_up(&self, seed: u64) -> Result<Stage> {
         let mut world = World::new(self.network(seed));
         let machine = world.add_machine(
             0,
@@ -175,7 +175,7 @@ impl Case {
     }
 
     /// Runs until all rounds are over, or one hangs.
-    fn play(&self, stage: &mut Stage, to: &mut Recorder<'_>) {
+    pub(super) fn play(&self, stage: &mut Stage, to: &mut Recorder<'_>) {
         let step = Duration::from_millis(self.occupancy_ms.unwrap_or(100).max(1));
         let mut seen = (0, Instant::ZERO);
         loop {
@@ -291,7 +291,7 @@ impl Case {
     }
 }
 
-fn offload(stage: &Stage) -> Option<&SwitchOffload> {
+pub(super) fn offload(stage: &Stage) -> Option<&SwitchOffload> {
     let hook: &dyn Any = stage.world.machine(stage.machine).hook();
     hook.downcast_ref()
 }
