@@ -65,7 +65,7 @@ fn a_drawing_that_is_cut_says_so() {
     let half = lengths.fold(0.0, f64::max) / 2.0;
     let cut = Args { to_ms: Some(half), ..args(&CELL) }.run(&experiment(), None).unwrap();
     assert!(cut.svg.contains(&format!("Cut: 0.0 to {half:.1} ms of ")), "{}", cut.svg);
-    let packets = |outcome: &super::Outcome| -> usize {
+    let packets = |outcome: &Outcome| -> usize {
         outcome.variants.iter().map(|variant| variant.drawn.packets.len()).sum()
     };
     assert!(0 < packets(&cut) && packets(&cut) < packets(&whole));
