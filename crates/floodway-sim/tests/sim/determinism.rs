@@ -2,11 +2,11 @@
 
 use std::num::NonZeroUsize;
 
-use crate::support::{AT, MBIT, MS, US};
+use crate::support::{AT, MBIT, MS, US, xen_machine};
 use floodway_sim::Duration;
-use floodway_sim::cpu::{Credit, CreditConfig, LoadConfig, VcpuSpec};
+use floodway_sim::cpu::{LoadConfig, VcpuSpec};
 use floodway_sim::engine::sweep;
-use floodway_sim::machine::{DriverConfig, MachineConfig, PassThrough, VmConfig};
+use floodway_sim::machine::{PassThrough, VmConfig};
 use floodway_sim::net::{FatTree, Link, NicConfig, QueueConfig, SwitchConfig, fat_tree};
 use floodway_sim::packet::Address;
 use floodway_sim::tcp::TcpConfig;
@@ -40,13 +40,7 @@ fn run(seed: u64) -> (u64, u64, Vec<(u64, Duration)>) {
     world.fingerprint();
     let mut all: Vec<Address> = (2..8).map(|host| world.add_bare(host)).collect();
     for host in 0..2 {
-        let config = MachineConfig {
-            pcpus: 1,
-            scheduler: Box::new(Credit::new(1, CreditConfig::xen_4_2())),
-            switch_cost: US(2),
-            cache_cost: Duration::ZERO,
-            driver: DriverConfig::new(VcpuSpec::free(256)),
-        };
+        let config = xen_machine();
         let machine = world.add_machine(host, config, Box::new(PassThrough));
         let load = Some(LoadConfig::duty_cycle(60, MS(30)));
         let vm = VmConfig { load, ..VmConfig::new(VcpuSpec::free(256)) };

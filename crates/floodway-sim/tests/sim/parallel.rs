@@ -4,10 +4,9 @@ use std::num::NonZeroUsize;
 
 use proptest::prelude::*;
 
-use crate::support::{AT, MBIT, MS, US, bulk_pairs, pairs};
-use floodway_sim::cpu::{Credit, CreditConfig, VcpuSpec};
+use crate::support::{AT, MBIT, MS, US, bulk_pairs, pairs, xen_machine};
 use floodway_sim::engine::Rng;
-use floodway_sim::machine::{DriverConfig, MachineConfig, PassThrough};
+use floodway_sim::machine::PassThrough;
 use floodway_sim::net::{
     Builder, FatTree, Link, Net, NicConfig, NoDelay, Node, PortStats, QueueConfig, SwitchConfig,
     fat_tree,
@@ -231,14 +230,7 @@ fn what_cannot_run_in_parts_is_refused() {
     assert_eq!(refused(bulk, 2), Some(CannotDivide::App(0)));
 
     let mut machines = World::new(net(US(1)));
-    let config = MachineConfig {
-        pcpus: 1,
-        scheduler: Box::new(Credit::new(1, CreditConfig::xen_4_2())),
-        switch_cost: US(2),
-        cache_cost: Duration::ZERO,
-        driver: DriverConfig::new(VcpuSpec::free(256)),
-    };
-    machines.add_machine(0, config, Box::new(PassThrough));
+    machines.add_machine(0, xen_machine(), Box::new(PassThrough));
     assert_eq!(refused(machines, 2), Some(CannotDivide::Machines));
 }
 

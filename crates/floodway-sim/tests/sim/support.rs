@@ -2,7 +2,9 @@
 
 #![allow(dead_code, reason = "each test uses some of it")]
 
+use floodway_sim::cpu::{Credit, CreditConfig, VcpuSpec};
 use floodway_sim::flow::Side;
+use floodway_sim::machine::{DriverConfig, MachineConfig};
 use floodway_sim::net::{Dumbbell, Link, Net, NicConfig, QueueConfig, SwitchConfig, dumbbell};
 use floodway_sim::tcp::{Sender, TcpConfig};
 use floodway_sim::traffic::{Bulk, BulkFlow};
@@ -82,4 +84,15 @@ pub fn progress(
     let before: Vec<_> = (0..transfers).map(|n| acknowledged(world, app, n)).collect();
     world.run(to);
     (0..transfers).map(|n| acknowledged(world, app, n) - before[n]).collect()
+}
+
+/// A machine with one processor, scheduled as by Xen 4.2.
+pub fn xen_machine() -> MachineConfig {
+    MachineConfig {
+        pcpus: 1,
+        scheduler: Box::new(Credit::new(1, CreditConfig::xen_4_2())),
+        switch_cost: US(2),
+        cache_cost: Duration::ZERO,
+        driver: DriverConfig::new(VcpuSpec::free(256)),
+    }
 }
