@@ -309,7 +309,7 @@ fn simulate(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Draws a cell of an experiment as a timeline, and says what its transfers spend their time with.
+/// Draws a cell of an experiment as a timeline, and prints what its transfers spend their time with.
 fn draw(
     file: &Path,
     threads: Option<NonZeroUsize>,

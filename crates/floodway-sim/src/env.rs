@@ -16,7 +16,7 @@
 mod far;
 
 pub use far::Part;
-pub(crate) use far::{Share, Word};
+pub(crate) use far::{Membership, Update};
 
 use std::collections::VecDeque;
 
@@ -184,7 +184,7 @@ pub struct Env {
     /// What the stack of the VM that works now has sent: the VM takes it when the work is done.
     pub(crate) outgoing: Vec<PacketId>,
     /// Of a world that is a part of a network.
-    pub(crate) share: Option<Box<Share>>,
+    pub(crate) membership: Option<Box<Membership>>,
     /// The way of packets, if somebody wants to know it.
     pub(crate) trace: Option<Box<Trace>>,
 }
@@ -239,7 +239,7 @@ impl Env {
                     flow.end_mut(side).write(bytes, first, tag);
                 }
                 if flow.crosses() {
-                    self.tell_written(flow, side);
+                    self.send_written(flow, side);
                 }
                 self.settle(flow, side);
             }
@@ -318,7 +318,7 @@ impl Env {
 
     /// A flow has ended: so have its timers.
     pub(crate) fn forget(&mut self, id: FlowId) {
-        self.tell_released(id);
+        self.send_released(id);
         if let Some(flow) = self.flows.remove(id) {
             for side in [Side::Client, Side::Server] {
                 let end = flow.end(side);
@@ -445,7 +445,7 @@ impl Env {
             self.notices.push_back((app, Notice::Closed(id)));
         }
         if newly_closed && id.crosses() {
-            self.tell_closed(id, side, aborted);
+            self.send_closed(id, side, aborted);
         }
     }
 }

@@ -4,7 +4,7 @@
 //! **Goal.** A network of hundreds of hosts is simulated by several processors, with the same result whatever their number.
 //!
 //! **Parts.** [`Parallel::new`] divides a world by a rule that looks at the network only ([`Partition`](crate::net::Partition)). Each part is a world
-//! with its own events, packets and ends of flows. What crosses parts is packets, on links with a delay, and what the parts have to know of
+//! with its own events, packets and ends of flows. What crosses parts is packets, on links with a delay, and updates on
 //! each other's flows ([`env`](crate::env)). Threads share out the parts; a part is always run by one thread, and which one makes no difference to it.
 //!
 //! **Windows.** Let `begin` be the time of the earliest event of all parts, and the look-ahead the least delay of a link between two
@@ -20,7 +20,7 @@
 //! where runs stop, so a result is a function of scenario, seed and number of parts. A whole world may order events of the same nanosecond in
 //! another way, and then has another result: [`Parallel::digest`] is to be compared with that of another parallel run.
 //!
-//! **Invariants.** No part is ever told of something that is in its past. Mail is bounded by what a part sends in one window. A thread that
+//! **Invariants.** No part ever gets anything that is in its past. Mail is bounded by what a part sends in one window. A thread that
 //! has no processor for a while holds the others up, and that is all.
 //!
 //! Source: conservative synchronization, Chandy and Misra, "Distributed simulation", IEEE TSE 1979; with windows instead of null
@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::engine::{Barrier, Broken, Digest};
-use crate::env::Word;
+use crate::env::Update;
 use crate::net::{Crossing, Port, PortId};
 use crate::packet::Address;
 use crate::tcp::SenderStats;
@@ -132,14 +132,14 @@ impl Parallel {
     /// If a part panics.
     pub fn run(&mut self, end: Instant, threads: NonZeroUsize) {
         let parts = self.worlds.len();
-        let share = parts.div_ceil(threads.get().min(parts));
-        let groups: Vec<_> = self.worlds.chunks_mut(share).enumerate().collect();
+        let per_thread = parts.div_ceil(threads.get().min(parts));
+        let groups: Vec<_> = self.worlds.chunks_mut(per_thread).enumerate().collect();
         let exchange = Exchange::new(parts, groups.len());
         let (ahead, exchange) = (self.look_ahead, &exchange);
         let work = |(group, worlds)| {
             let _guard = exchange.barrier.guard();
-            let mut worker = Worker { first: group * share, worlds, exchange };
-            // A broken barrier is due to a thread that panics, which its `join` tells.
+            let mut worker = Worker { first: group * per_thread, worlds, exchange };
+            // A broken barrier is due to a thread that panics, which `join` returns.
             let _ = worker.run(end, ahead);
         };
         std::thread::scope(|scope| {
@@ -158,7 +158,7 @@ impl Parallel {
 #[derive(Default)]
 struct Mail {
     packets: Vec<Crossing>,
-    words: Vec<Word>,
+    updates: Vec<Update>,
 }
 
 /// Mail of one window, and when the parts go on.
@@ -225,13 +225,13 @@ impl Exchange {
     fn receive(&self, part: usize, world: &mut World, set: &Set) {
         for from in &set.mail[part * self.parts..][..self.parts] {
             let mut mail = from.lock().unwrap_or_else(PoisonError::into_inner);
-            mail.words.drain(..).for_each(|word| world.hear(word));
+            mail.updates.drain(..).for_each(|update| world.apply(update));
             mail.packets.drain(..).for_each(|packet| world.receive(&packet));
         }
         world.sort_incoming();
     }
 
-    /// Leaves what a part has for others, and says when it goes on.
+    /// Leaves what a part has for others, and when it goes on.
     fn send(&self, part: usize, world: &mut World, set: &Set) {
         let mut next = world.next_time();
         let mail = |to: u8| {
@@ -242,11 +242,11 @@ impl Exchange {
             next = next.min(packet.arrival);
             mail(packet.part).packets.push(packet);
         }
-        for (to, word) in world.words() {
-            if let Word::Event(at, _) = &word {
+        for (to, update) in world.updates() {
+            if let Update::Event(at, _) = &update {
                 next = next.min(*at);
             }
-            mail(to).words.push(word);
+            mail(to).updates.push(update);
         }
         set.next[part].store(next.as_nanos(), Ordering::Relaxed);
     }

@@ -79,7 +79,7 @@ pub struct Lane {
     /// Beside it.
     pub name: String,
     /// In words, for whoever points at it or does not see it.
-    pub says: String,
+    pub summary: String,
     /// What it shows.
     pub content: Content,
 }
@@ -172,7 +172,7 @@ impl Panel {
 impl Lane {
     fn draw(&self, axis: &Axis) -> Markup {
         html! {
-            title { (self.name) ": " (self.says) }
+            title { (self.name) ": " (self.summary) }
             rect.hover width=(px(NAMES + PLANE)) height=(px(self.content.height())) {}
             text y=(px(LANE / 2.0 + 4.0)) { (self.name) }
             @match &self.content {
@@ -388,7 +388,8 @@ mod tests {
 
     fn timeline() -> Timeline {
         let colour = Colour { number: 1, light: true };
-        let lane = |name: &str, content| Lane { name: name.into(), says: "<so>".into(), content };
+        let lane =
+            |name: &str, content| Lane { name: name.into(), summary: "<so>".into(), content };
         let lanes = vec![
             lane("phases", Content::Phases(vec![("data".into(), [1.0, 9.0])])),
             lane("owner", Content::Owners(vec![(colour, [0.0, 5.0])])),

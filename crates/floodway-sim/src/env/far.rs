@@ -1,11 +1,11 @@
 //! What one part of a network has to know of the ends of flows that are in another.
 //!
 //! # Theory of operation
-//! A part runs by itself for less than the look-ahead, then the parts exchange what they have for each other: packets and [`Word`]s. What is
-//! told of an open flow and of messages is in place before the first packet that it matters for, since that takes the look-ahead
+//! A part runs by itself for less than the look-ahead, then the parts exchange what they have for each other: packets and [`Update`]s. An
+//! update on a flow that was opened, or on a message, is in place before the first packet that it matters for, since that takes the look-ahead
 //! at least. An end closes, and the other learns of it exactly the look-ahead later: then it need not answer repeated
-//! segments any more, and its half of the flow goes, as the whole flow does if both ends are in one part. The half of the server goes last or
-//! tells so itself; then the client's part may use the flow's place again.
+//! segments any more, and its half of the flow goes, as the whole flow does if both ends are in one part. When the half of the server goes, an
+//! update follows, and the client's part may use the flow's place again.
 //!
 //! **Invariants.** None of that depends on when parts exchange what they have, only on the times at which things happen.
 
@@ -16,9 +16,9 @@ use crate::flow::{Flow, FlowId, Side};
 use crate::ids::{Address, AppId};
 use crate::{Duration, Instant};
 
-/// What a part of the network tells another.
+/// What a part of the network sends another beside packets.
 #[derive(Debug)]
-pub(crate) enum Word {
+pub(crate) enum Update {
     /// A flow was opened; here is the half of its server.
     Opened(Box<Flow>),
     /// A message was written at an end over there, which is complete with the byte before `end`.
@@ -50,12 +50,12 @@ impl Part {
     }
 }
 
-/// A world's place among others.
+/// Of which network a world is a part, and what it has for the others.
 #[derive(Debug)]
-pub(crate) struct Share {
+pub(crate) struct Membership {
     pub(crate) part: Part,
-    /// What other parts are to be told, and which.
-    pub(crate) words: Vec<(u8, Word)>,
+    /// Updates that are to be sent, each with the part that gets it.
+    pub(crate) updates: Vec<(u8, Update)>,
 }
 
 impl Env {
@@ -64,65 +64,65 @@ impl Env {
     /// # Panics
     /// If the client is elsewhere.
     pub(crate) fn part_of_server(&self, client: Address, server: Address) -> u8 {
-        self.share.as_ref().map_or(0, |share| {
-            assert!(share.part.has(client), "{client:?} opens a flow in another part");
-            share.part.of(server)
+        self.membership.as_ref().map_or(0, |membership| {
+            assert!(membership.part.has(client), "{client:?} opens a flow in another part");
+            membership.part.of(server)
         })
     }
 
     /// Hands the server's half of a new flow to its part, if that is another.
-    pub(crate) fn tell_opened(&mut self, id: FlowId) {
+    pub(crate) fn send_opened(&mut self, id: FlowId) {
         if id.crosses()
-            && let Some(share) = &mut self.share
+            && let Some(membership) = &mut self.membership
             && let Some(half) = self.flows.take_server(id)
         {
-            share.words.push((id.parts[1], Word::Opened(Box::new(half))));
+            membership.updates.push((id.parts[1], Update::Opened(Box::new(half))));
         }
     }
 
     /// Passes messages on that were written at an end here.
-    pub(super) fn tell_written(&mut self, id: FlowId, side: Side) {
-        if let Some(share) = &mut self.share
+    pub(super) fn send_written(&mut self, id: FlowId, side: Side) {
+        if let Some(membership) = &mut self.membership
             && let Some(flow) = self.flows.get_mut(id)
         {
             let to = id.parts[side.other().index()];
             for (end, tag) in flow.end_mut(side).messages_mut().drain(..) {
-                share.words.push((to, Word::Written { flow: id, side, end, tag }));
+                membership.updates.push((to, Update::Written { flow: id, side, end, tag }));
             }
         }
     }
 
     /// An end here has closed.
-    pub(super) fn tell_closed(&mut self, id: FlowId, side: Side, aborted: bool) {
+    pub(super) fn send_closed(&mut self, id: FlowId, side: Side, aborted: bool) {
         let to = id.parts[side.other().index()];
-        self.tell_event(to, Event::FarClosed { flow: id, side, aborted });
+        self.send_event(to, Event::FarClosed { flow: id, side, aborted });
     }
 
     /// The half of a server here is about to go.
-    pub(super) fn tell_released(&mut self, id: FlowId) {
-        let here = self.share.as_ref().map(|share| share.part.number);
+    pub(super) fn send_released(&mut self, id: FlowId) {
+        let here = self.membership.as_ref().map(|membership| membership.part.number);
         if id.crosses() && here == Some(id.parts[1]) && self.flows.get(id).is_some() {
-            self.tell_event(id.parts[0], Event::Released(id));
+            self.send_event(id.parts[0], Event::Released(id));
         }
     }
 
-    fn tell_event(&mut self, to: u8, event: Event) {
-        if let Some(share) = &mut self.share {
-            let at = self.clock.now() + share.part.look_ahead;
-            share.words.push((to, Word::Event(at, event)));
+    fn send_event(&mut self, to: u8, event: Event) {
+        if let Some(membership) = &mut self.membership {
+            let at = self.clock.now() + membership.part.look_ahead;
+            membership.updates.push((to, Update::Event(at, event)));
         }
     }
 
-    /// Another part has told something.
-    pub(crate) fn hear(&mut self, word: Word) {
-        match word {
-            Word::Opened(flow) => self.flows.accept(*flow),
-            Word::Written { flow, side, end, tag } => {
+    /// Applies an update of another part.
+    pub(crate) fn apply(&mut self, update: Update) {
+        match update {
+            Update::Opened(flow) => self.flows.accept(*flow),
+            Update::Written { flow, side, end, tag } => {
                 if let Some(flow) = self.flows.get_mut(flow) {
                     flow.end_mut(side).messages_mut().push_back((end, tag));
                 }
             }
-            Word::Event(at, event) => {
+            Update::Event(at, event) => {
                 self.clock.at(at, event);
             }
         }

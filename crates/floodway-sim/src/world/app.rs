@@ -101,7 +101,7 @@ impl Ctx<'_> {
             Some(Connection::listen(&server_stack, iss(2 * number + 1))),
         ];
         let flow = self.env.flows.insert(self.app.0, numbered, to, [client, server], ends);
-        self.env.tell_opened(flow);
+        self.env.send_opened(flow);
         self.env.command(client, Command::Push { flow, side: Side::Client });
         flow
     }
@@ -111,7 +111,7 @@ impl Ctx<'_> {
         let to = self.env.part_of_server(client, server);
         let number = self.env.flows.next_number(client);
         let flow = self.env.flows.insert(self.app.0, number, to, [client, server], [None, None]);
-        self.env.tell_opened(flow);
+        self.env.send_opened(flow);
         flow
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::{App, World};
 use crate::engine::Digest;
-use crate::env::{Env, Event, Part, Place, Share, Word};
+use crate::env::{Env, Event, Membership, Part, Place, Update};
 use crate::flow::Flows;
 use crate::net::{Crossing, NetEvent, NoDelay, Node, Partition, PortId};
 use crate::packet::Packet;
@@ -24,7 +24,7 @@ pub enum CannotDivide {
     /// It has machines that run VMs.
     #[error("there are machines with VMs: only bare machines run in parts")]
     Machines,
-    /// An application does not say what its parts do.
+    /// An application does not implement [`App::part`].
     #[error("application {0} cannot be divided: it does not implement `App::part`")]
     App(u16),
     /// A link between parts has no delay.
@@ -74,7 +74,7 @@ impl World {
             let mut env = Env { net, ..Env::default() };
             self.env.places.iter().for_each(|&place| env.add_place(place));
             env.flows = Flows::of_part(part.number, part.parts, self.env.places.len());
-            env.share = Some(Box::new(Share { part, words: Vec::new() }));
+            env.membership = Some(Box::new(Membership { part, updates: Vec::new() }));
             let machine_at = self.machine_at.clone();
             Self { env, machine_at, apps, digest, ..Self::default() }
         });
@@ -125,17 +125,17 @@ impl World {
         self.env.net.outbox()
     }
 
-    /// What it has to tell other parts, and which: not any more after that.
-    pub(crate) fn words(&mut self) -> impl Iterator<Item = (u8, Word)> {
-        self.env.share.iter_mut().flat_map(|share| share.words.drain(..))
+    /// Takes the updates for other parts, each with its receiver.
+    pub(crate) fn updates(&mut self) -> impl Iterator<Item = (u8, Update)> {
+        self.env.membership.iter_mut().flat_map(|it| it.updates.drain(..))
     }
 
-    /// Another part tells something.
-    pub(crate) fn hear(&mut self, word: Word) {
-        if let Word::Event(at, event) = word {
+    /// Takes an update of another part.
+    pub(crate) fn apply(&mut self, update: Update) {
+        if let Update::Event(at, event) = update {
             self.incoming.push_back(Incoming { at, link: u32::MAX, what: What::Event(event) });
         } else {
-            self.env.hear(word);
+            self.env.apply(update);
         }
     }
 

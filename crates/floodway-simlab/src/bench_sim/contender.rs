@@ -78,7 +78,7 @@ impl Contender {
         self.run_by(None, scenario, transfers, dir)
     }
 
-    /// The same, in parts by so many threads if told so, which only this program can.
+    /// The same, in parts by `threads` if there is a number, which only this program can.
     ///
     /// # Errors
     /// As [`run`](Self::run).

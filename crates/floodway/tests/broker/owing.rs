@@ -339,7 +339,7 @@ impl World {
             });
             total += 100_000;
             let Self { scene, sender, vm, .. } = &mut world;
-            // What the peer had said before comes first.
+            // ACKs that the peer has sent before come first.
             let silent = Instant::now();
             while silent.elapsed() < 50 * PEER_DELAY {
                 sender.run(vm, total);

@@ -216,7 +216,8 @@ fn panel(name: &str, drawn: &Drawn) -> Panel {
         drawn.seed,
         drawn.round + 1
     );
-    let lane = |name: &str, says: String, content| Lane { name: name.to_owned(), says, content };
+    let lane =
+        |name: &str, summary: String, content| Lane { name: name.to_owned(), summary, content };
     let phases = phases.map(|(name, stretch)| ((*name).to_owned(), *stretch)).collect();
     let path = drawn.path.iter().map(|(spent, stretch)| (colour(*spent), *stretch));
     let mut lanes = vec![
@@ -225,10 +226,10 @@ fn panel(name: &str, drawn: &Drawn) -> Panel {
     ];
     for (n, vcpu) in drawn.vcpus.iter().enumerate() {
         let sum = |all: &[[f64; 2]]| all.iter().map(|[from, to]| to - from).sum::<f64>();
-        let says = format!("runs {:.2} ms, waits {:.2} ms", sum(&vcpu.runs), sum(&vcpu.waits));
+        let summary = format!("runs {:.2} ms, waits {:.2} ms", sum(&vcpu.runs), sum(&vcpu.waits));
         let colour = [5, 0, 1, 3, 2, 4][n.min(5)];
         let (runs, waits) = (vcpu.runs.clone(), vcpu.waits.clone());
-        lanes.push(lane(&vcpu.name, says, Content::Shares { colour, runs, waits }));
+        lanes.push(lane(&vcpu.name, summary, Content::Shares { colour, runs, waits }));
     }
     for (name, [sent, received]) in [
         ("packets of VM 1", ["sent", "received"]),
@@ -259,9 +260,9 @@ fn marks(name: &str, sent: &str, received: &str, drawn: &Drawn) -> Lane {
     let from_sender =
         |point: &str| drawn.packets.iter().any(|p| p.point == point && p.of_sender && p.bytes > 0);
     let colour = |point: &str| if from_sender(point) { DATA } else { ACK };
-    let says = format!("{} sent, {} received", above.len(), below.len());
+    let summary = format!("{} sent, {} received", above.len(), below.len());
     let content = Content::Marks { above: (colour(sent), above), below: (colour(received), below) };
-    Lane { name: name.to_owned(), says, content }
+    Lane { name: name.to_owned(), summary, content }
 }
 
 fn curves(drawn: &Drawn) -> Lane {
@@ -285,6 +286,6 @@ fn curves(drawn: &Drawn) -> Lane {
         (1, highest(passed, true)),
         (ACK, highest(heard, false)),
     ];
-    let says = "handed over, sent, acknowledged, allowed".to_owned();
-    Lane { name: "bytes, KB".into(), says, content: Content::Curves(curves) }
+    let summary = "handed over, sent, acknowledged, allowed".to_owned();
+    Lane { name: "bytes, KB".into(), summary, content: Content::Curves(curves) }
 }
