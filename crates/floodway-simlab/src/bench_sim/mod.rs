@@ -173,7 +173,7 @@ fn large(args: &Args, floodway: &Contender) -> Result<(Vec<Row>, Vec<Samples>)> 
     let mut rows = vec![memory, Row::value(name, "s", Some(seconds))];
     let [one, several] = in_turn(args, |threads| {
         let outcome = floodway.run_by(Some(threads), &file, transfers, &args.out)?;
-        eprintln!("  {threads} threads: {:.3} s", outcome.measured.seconds);
+        eprintln!("  threads: {threads}, {:.3} s", outcome.measured.seconds);
         Ok(outcome)
     })?;
     let (more_rows, samples) = figures::threads(args.threads, &one, &several);
