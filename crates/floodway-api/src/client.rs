@@ -78,6 +78,8 @@ pub enum ClientError {
 #[derive(Debug)]
 pub struct ControlClient {
     path: PathBuf,
+    /// How long an answer may take that waits for no change.
+    timeout: Duration,
     /// Where its broker is, if it has one.
     manage: PathBuf,
     runtime: Runtime,
@@ -92,7 +94,13 @@ impl ControlClient {
         let runtime = runtime::Builder::new_current_thread().enable_io().enable_time().build();
         let runtime =
             runtime.map_err(|source| ClientError::Io { path: path.to_owned(), source })?;
-        Ok(Self { path: path.to_owned(), manage: manage_path(path), runtime })
+        Ok(Self { path: path.to_owned(), timeout: TIMEOUT, manage: manage_path(path), runtime })
+    }
+
+    /// This client with another time than 5 s for an answer that waits for no change.
+    #[must_use]
+    pub fn with_timeout(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
     }
 
     /// The status of the switch.
@@ -134,7 +142,7 @@ impl ControlClient {
     pub fn flow(&self, port: &str, key: &FlowKey) -> Result<Option<FlowStatus>, ClientError> {
         let route = flow_route(port, key);
         let (code, body) =
-            self.answer(Door::Control, &Method::GET, &route, Bytes::new(), TIMEOUT)?;
+            self.answer(Door::Control, &Method::GET, &route, Bytes::new(), self.timeout)?;
         match code {
             StatusCode::OK => self.decode(&route, &body).map(Some),
             StatusCode::NOT_FOUND => Ok(None),
@@ -383,7 +391,7 @@ impl ControlClient {
     /// There is no answer, as for a moment while the broker's program is replaced.
     pub fn upgrades(&self) -> Result<UpgradeStatus, ClientError> {
         let route = "/v1/upgrade";
-        let answer = self.request(Door::Broker, &Method::GET, route, Bytes::new(), TIMEOUT)?;
+        let answer = self.request(Door::Broker, &Method::GET, route, Bytes::new(), self.timeout)?;
         self.decode(route, &answer)
     }
 
@@ -398,7 +406,7 @@ impl ControlClient {
         body: &impl Serialize,
     ) -> Result<T, ClientError> {
         let body = self.encode(body)?;
-        self.decode(route, &self.request(Door::Control, method, route, body, TIMEOUT)?)
+        self.decode(route, &self.request(Door::Control, method, route, body, self.timeout)?)
     }
 
     fn encode(&self, body: &impl Serialize) -> Result<Bytes, ClientError> {
@@ -417,7 +425,7 @@ impl ControlClient {
     /// # Errors
     /// There is no answer, or it is not a success.
     pub fn get_bytes(&self, route: &str) -> Result<Bytes, ClientError> {
-        self.request(Door::Control, &Method::GET, route, Bytes::new(), TIMEOUT)
+        self.request(Door::Control, &Method::GET, route, Bytes::new(), self.timeout)
     }
 
     /// What an answer says that is not a success.

@@ -8,7 +8,7 @@ use hyper::{Method, Response, StatusCode};
 use tokio::time::timeout;
 
 use super::transport::Door;
-use super::{ClientError, ControlClient, TIMEOUT};
+use super::{ClientError, ControlClient};
 use crate::capture::{CaptureList, CaptureRequest, CaptureStatus, ID_HEADER};
 
 /// How often a capture is asked whether it is to go on.
@@ -99,7 +99,7 @@ impl ControlClient {
         let route = format!("/v1/captures/{id}");
         self.decode(
             &route,
-            &self.request(Door::Control, &Method::DELETE, &route, Bytes::new(), TIMEOUT)?,
+            &self.request(Door::Control, &Method::DELETE, &route, Bytes::new(), self.timeout)?,
         )
     }
 }

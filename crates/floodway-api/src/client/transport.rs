@@ -12,7 +12,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-use super::{ClientError, ControlClient, TIMEOUT};
+use super::{ClientError, ControlClient};
 
 /// Longest answer that is read: the status of thousands of ports.
 const MAX_ANSWER: usize = 64 << 20;
@@ -98,8 +98,9 @@ impl ControlClient {
             let (mut sender, connection) = self.shake_hands(stream).await?;
             let request = self.request_of(method, route, body)?;
             let answer = async move {
-                let answer = timeout(TIMEOUT, sender.send_request(request)).await;
-                let timed_out = |_| ClientError::TimedOut(self.path.clone(), TIMEOUT.as_secs());
+                let answer = timeout(self.timeout, sender.send_request(request)).await;
+                let timed_out =
+                    |_| ClientError::TimedOut(self.path.clone(), self.timeout.as_secs());
                 let answer = answer.map_err(timed_out)?;
                 let answer = answer.map_err(|error| self.bad_answer(error.to_string()))?;
                 if answer.status() == StatusCode::OK {

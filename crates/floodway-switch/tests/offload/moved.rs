@@ -315,7 +315,7 @@ fn a_move_that_fails_after_the_stop_loses_nothing() {
             drop(leave(from, scene));
             if stays_behind {
                 from.follow(MoveStep::StayBehind);
-                wait_until("the flow to be back", || from.flows().len() == 1);
+                wait_until("the flow to be back, and drained", || from.flows() == ["OFFLINE"]);
             }
             begin(scene, false);
             start_again(scene);

@@ -58,7 +58,9 @@ fn hundreds_of_ports_are_changed_and_shown_and_those_that_stay_are_not_touched()
     let listener = ControlListener::bind(&net.config.control).unwrap();
     let operator = net.switch.as_ref().expect("the switch runs").operator();
     let _server = ControlServer::start(listener, operator).unwrap();
-    let client = ControlClient::new(&net.config.control).unwrap();
+    // A status of so many ports is held against its schema here, on a core that may be busy.
+    let client =
+        ControlClient::new(&net.config.control).unwrap().with_timeout(Duration::from_secs(60));
 
     // The last ten go, ten others come, and a hundred others change what takes effect at once.
     let mut wanted = net.config.clone();
