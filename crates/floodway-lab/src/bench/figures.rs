@@ -27,6 +27,9 @@ const WITHOUT_FEATURES: f64 = 1.05;
 /// Greatest accepted ratio of the time of an exchange of single frames to that of the same program without sleep.
 const PING_BESIDE_POLLING: f64 = 1.1;
 
+/// From this part of the client's own ceiling on, the ceiling binds and not the switch.
+const BINDS: f64 = 0.9;
+
 /// What a case is judged by.
 struct Metric {
     name: &'static str,
@@ -110,7 +113,7 @@ fn accepted(case: &Case, peer: PeerKind, metric: &Metric) -> [Option<f64>; 2] {
         (PeerKind::Testpmd, _) => [Some(case.accepted_ratio_to_testpmd()), None],
         (PeerKind::OvsDpdk, _) => [case.accepted_ratio_to_ovs(), None],
         (PeerKind::Bridge, _) => [Some(CHANNEL_BESIDE_NATIVE), None],
-        (PeerKind::Floodway | PeerKind::AlwaysPolling, _) => [None; 2],
+        (PeerKind::Floodway | PeerKind::AlwaysPolling | PeerKind::Null, _) => [None; 2],
     }
 }
 
@@ -237,6 +240,22 @@ pub fn caveats(results: &Results) -> Vec<String> {
     caveats
 }
 
+/// The cases in which Floodway is about as fast as the client without a switch.
+pub fn ceilings(cases: &[Case], slices: &[Slice]) -> Vec<String> {
+    let full = cases.iter().filter(|case| case.bursts.is_none());
+    let reached = full.filter_map(|case| {
+        let part = comparison(case, PeerKind::Null, slices, &headline(case)).median_row();
+        Some((case.name(), part.headline().filter(|part| *part >= BINDS)?))
+    });
+    reached
+        .map(|(case, part)| {
+            format!(
+                "{case}: {part:.2} of what the client moves without a switch: its own ceiling binds"
+            )
+        })
+        .collect()
+}
+
 #[cfg(test)]
 pub(super) mod tests {
     use super::super::generator::Exchanges;
@@ -308,6 +327,16 @@ pub(super) mod tests {
         let rows = rows(&cases, &[PeerKind::OvsDpdk], &[slice(PeerKind::OvsDpdk, 0, 8.0)], false);
         assert!(rows.iter().all(|row| row.verdict.is_none()));
         assert_eq!((rows[0].value, rows[0].baseline), (None, Some(8.0)));
+    }
+
+    #[test]
+    fn a_ceiling_that_binds_is_put_in_words() {
+        let cases = case::all(&[Group::B64]);
+        let with_null = |mpps| [slice(KINDS[0], 0, mpps), slice(PeerKind::Null, 0, 10.0)];
+        let binding = ceilings(&cases, &with_null(9.1));
+        assert!(binding[0].starts_with("64B 1 flow: 0.91 of"), "{binding:?}");
+        assert!(ceilings(&cases, &with_null(8.9)).is_empty());
+        assert!(ceilings(&cases, &with_null(8.9)[..1]).is_empty());
     }
 
     #[test]

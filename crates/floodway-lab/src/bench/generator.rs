@@ -117,6 +117,15 @@ impl Totals {
     }
 }
 
+/// Where `vhgen` and `vhnull` are built.
+///
+/// # Errors
+/// When the kernel does not know where this program is.
+pub fn build_dir() -> Result<PathBuf> {
+    let own = std::env::current_exe().context("cannot tell where this program is")?;
+    Ok(own.with_file_name("vhgen-build"))
+}
+
 /// The built program.
 #[derive(Debug)]
 pub struct Generator {
@@ -133,8 +142,7 @@ impl Generator {
         process::run(&["pkg-config", "--exists", "libdpdk"])
             .context("DPDK's headers are missing: apt-get install libdpdk-dev pkg-config")?;
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/vhgen");
-        let own = std::env::current_exe().context("cannot tell where this program is")?;
-        let build = own.with_file_name("vhgen-build");
+        let build = build_dir()?;
         let mut command = Command::new("make");
         command.arg("-s").arg("-C").arg(&source).arg(format!("BUILD={}", build.display()));
         process::run_command(command).context("vhgen does not build")?;

@@ -20,6 +20,8 @@
 //! Cycles per packet are TSC cycles of the switch's core per delivered frame. They are given only
 //! when the switch was the bottleneck (most of the client's bursts found no room).
 //!
+//! The client has a ceiling of its own: what it reaches with `null`, a peer that returns descriptors and copies nothing but headers.
+//!
 //! Bursts are how real guests send. There a switch that sleeps in the pauses saves its CPU time for VMs, and pays with a kick and a wake-up for each burst:
 //! Floodway has its defaults then, and is compared with switches that always poll, itself among them. The rate is that of the exchanges, pauses left
 //! out; CPU time is that of all threads of the processes that move frames.
@@ -208,6 +210,7 @@ fn switches(args: &Args) -> Vec<PeerKind> {
         PeerKind::Testpmd,
         PeerKind::OvsDpdk,
         PeerKind::Bridge,
+        PeerKind::Null,
     ];
     all.into_iter()
         .filter(|kind| match kind {
@@ -296,6 +299,7 @@ fn publish(args: &Args, cases: &[Case], results: &Results, run: &Provenance) -> 
     let (kinds, compared) = (switches(args), !args.without_floodway);
     let samples = figures::samples(cases, &kinds, &results.slices);
     let mut notes = figures::caveats(results);
+    notes.extend(figures::ceilings(cases, &results.slices));
     for (kind, reason) in &results.skipped {
         notes.push(format!("{kind}: skipped, {}", reason.lines().next().unwrap_or_default()));
     }

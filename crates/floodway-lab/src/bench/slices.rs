@@ -134,7 +134,8 @@ impl Entry<'_> {
         let totals = client.finish();
         switch.pause()?;
         let totals = totals?;
-        if let Some(damage) = totals.damage() {
+        let corrupt = if kind.copies_frames() { totals.corrupt } else { 0 };
+        if let Some(damage) = (Totals { corrupt, ..totals.clone() }).damage() {
             bail!("{damage}");
         }
         Ok(Carried { case: case.name(), peer: *kind, totals })

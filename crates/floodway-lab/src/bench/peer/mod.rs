@@ -1,11 +1,12 @@
-//! The switches that are compared, each started fresh on one core with two vhost-user ports. One is none, but what a host has
-//! without: a bridge.
+//! The switches that are compared, each started fresh on one core with two vhost-user ports. Two are none: a bridge is what a host has
+//! without, and `null` carries nothing.
 //!
 //! All of them are clients of the sockets that `vhgen` makes, and connect again when it comes
 //! back: OVS offers TSO only so, and it makes the three alike.
 
 mod bridge;
 mod floodway;
+mod null;
 mod ovs;
 mod testpmd;
 
@@ -47,6 +48,8 @@ pub enum PeerKind {
     /// Linux bridge and taps, with a process that does vhost-net's work for each VM.
     #[value(name = "bridge")]
     Bridge,
+    /// No switch: descriptors are returned and nothing but headers is copied, which shows the client's own ceiling.
+    Null,
 }
 
 impl fmt::Display for PeerKind {
@@ -59,6 +62,7 @@ impl fmt::Display for PeerKind {
             Self::Testpmd => "testpmd",
             Self::OvsDpdk => "ovs-dpdk",
             Self::Bridge => "bridge",
+            Self::Null => "null",
         })
     }
 }
@@ -70,6 +74,8 @@ impl PeerKind {
             Self::Testpmd => testpmd::missing(),
             Self::OvsDpdk => ovs::missing(),
             Self::Bridge => bridge::missing(),
+            // Of the client's own build.
+            Self::Null => None,
             Self::Floodway | Self::SingleProcess | Self::AlwaysPolling | Self::AllFeatures => {
                 floodway::missing()
             }
@@ -80,7 +86,7 @@ impl PeerKind {
     pub fn takes_part(self, profile: Profile) -> bool {
         match profile {
             Profile::Bursts => {
-                matches!(self, Self::Floodway | Self::AlwaysPolling | Self::OvsDpdk)
+                matches!(self, Self::Floodway | Self::AlwaysPolling | Self::OvsDpdk | Self::Null)
             }
             _ => self != Self::AlwaysPolling,
         }
@@ -92,6 +98,11 @@ impl PeerKind {
             self,
             Self::Floodway | Self::SingleProcess | Self::AlwaysPolling | Self::AllFeatures
         )
+    }
+
+    /// It carries whole frames.
+    pub fn copies_frames(self) -> bool {
+        self != Self::Null
     }
 
     /// Its processes take turns on the switch's core, so that each waits although nobody else has the core.
@@ -121,6 +132,7 @@ impl PeerKind {
             Self::Testpmd => testpmd::start(setup),
             Self::OvsDpdk => ovs::start(setup),
             Self::Bridge => bridge::start(setup),
+            Self::Null => null::start(setup),
         }
     }
 
