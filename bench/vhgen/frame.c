@@ -1,6 +1,7 @@
 #include "frame.h"
 
 #include <rte_arp.h>
+#include <rte_icmp.h>
 #include <rte_ip.h>
 #include <rte_tcp.h>
 #include <rte_udp.h>
@@ -26,6 +27,12 @@ static void fill_transport(struct frame_kind *kind, struct rte_ipv4_hdr *ip)
 {
 	uint16_t bytes = kind->size - SOURCE_PORT_OFFSET;
 
+	if (kind->echo) {
+		struct rte_icmp_hdr *icmp = (void *)(ip + 1);
+
+		icmp->icmp_type = RTE_IP_ICMP_ECHO_REQUEST;
+		return;
+	}
 	if (!kind->mss) {
 		struct rte_udp_hdr *udp = (void *)(ip + 1);
 
@@ -41,23 +48,22 @@ static void fill_transport(struct frame_kind *kind, struct rte_ipv4_hdr *ip)
 	tcp->cksum = rte_ipv4_phdr_cksum(ip, 0); /* partial checksum over the whole GSO packet, as virtio wants it */
 }
 
-struct frame_kind frame_kind_new(uint32_t size, uint32_t flows, uint16_t mss, bool touch_all,
-				 struct rte_ether_addr from, struct rte_ether_addr to)
+struct frame_kind frame_kind_new(struct frame_kind shape, struct rte_ether_addr from, struct rte_ether_addr to)
 {
-	struct frame_kind kind = { .size = size, .flows = flows, .mss = mss, .touch_all = touch_all };
+	struct frame_kind kind = shape;
 	struct rte_ether_hdr *ether = (void *)kind.header;
 	struct rte_ipv4_hdr *ip = (void *)(ether + 1);
 
-	kind.header_bytes = frame_smallest(mss != 0) - sizeof(struct frame_stamp);
+	kind.header_bytes = frame_smallest(kind.mss != 0) - sizeof(struct frame_stamp);
 	ether->dst_addr = to;
 	ether->src_addr = from;
 	ether->ether_type = rte_cpu_to_be_16(RTE_ETHER_TYPE_IPV4);
 	ip->version_ihl = RTE_IPV4_VHL_DEF;
-	ip->total_length = rte_cpu_to_be_16(size - sizeof(*ether));
+	ip->total_length = rte_cpu_to_be_16(kind.size - sizeof(*ether));
 	ip->time_to_live = 64;
-	ip->next_proto_id = mss ? IPPROTO_TCP : IPPROTO_UDP;
+	ip->next_proto_id = kind.echo ? IPPROTO_ICMP : kind.mss ? IPPROTO_TCP : IPPROTO_UDP;
 	ip->src_addr = rte_cpu_to_be_32(FRAME_ADDRESS_A);
-	ip->dst_addr = rte_cpu_to_be_32(FRAME_ADDRESS_B);
+	ip->dst_addr = rte_cpu_to_be_32(kind.echo ? FRAME_ADDRESS_HOST : FRAME_ADDRESS_B);
 	ip->hdr_checksum = rte_ipv4_cksum(ip);
 	fill_transport(&kind, ip);
 	return kind;
@@ -115,6 +121,14 @@ static inline void set_offload(const struct frame_kind *kind, struct rte_mbuf *m
 	m->ol_flags |= RTE_MBUF_F_TX_TCP_SEG | RTE_MBUF_F_TX_TCP_CKSUM | RTE_MBUF_F_TX_IPV4;
 }
 
+/* An echo request's checksum covers its payload (RFC 792), which is in one buffer. */
+static void seal_echo(const struct frame_kind *kind, uint8_t *data)
+{
+	struct rte_icmp_hdr *icmp = (void *)(data + SOURCE_PORT_OFFSET);
+
+	icmp->icmp_cksum = (uint16_t)~rte_raw_cksum(icmp, kind->size - SOURCE_PORT_OFFSET);
+}
+
 void frame_write(const struct frame_kind *kind, struct rte_mbuf *m, uint32_t sequence, uint32_t flow)
 {
 	uint8_t *data = rte_pktmbuf_mtod(m, uint8_t *);
@@ -128,8 +142,11 @@ void frame_write(const struct frame_kind *kind, struct rte_mbuf *m, uint32_t seq
 		left -= s->data_len;
 	}
 	memcpy(data, kind->header, kind->header_bytes);
-	memcpy(data + SOURCE_PORT_OFFSET, &source_port, sizeof(source_port));
+	if (!kind->echo)
+		memcpy(data + SOURCE_PORT_OFFSET, &source_port, sizeof(source_port));
 	memcpy(data + kind->header_bytes, &stamp, sizeof(stamp));
+	if (kind->echo)
+		seal_echo(kind, data);
 	if (kind->mss)
 		set_offload(kind, m);
 	if (kind->touch_all)
@@ -154,7 +171,7 @@ enum frame_verdict frame_check(const struct frame_kind *kind, struct rte_mbuf *m
 	return FRAME_GOOD;
 }
 
-void frame_write_announcement(struct rte_mbuf *m, struct rte_ether_addr from, uint32_t address)
+void frame_write_arp(struct rte_mbuf *m, struct rte_ether_addr from, uint32_t address, uint32_t wanted)
 {
 	struct rte_ether_hdr *ether = rte_pktmbuf_mtod(m, struct rte_ether_hdr *);
 	struct rte_arp_hdr *arp = (void *)(ether + 1);
@@ -169,6 +186,7 @@ void frame_write_announcement(struct rte_mbuf *m, struct rte_ether_addr from, ui
 	arp->arp_plen = sizeof(uint32_t);
 	arp->arp_opcode = rte_cpu_to_be_16(RTE_ARP_OP_REQUEST);
 	arp->arp_data.arp_sha = from;
-	arp->arp_data.arp_sip = arp->arp_data.arp_tip = rte_cpu_to_be_32(address);
+	arp->arp_data.arp_sip = rte_cpu_to_be_32(address);
+	arp->arp_data.arp_tip = rte_cpu_to_be_32(wanted);
 	m->data_len = m->pkt_len = 60;
 }

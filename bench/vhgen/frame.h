@@ -2,7 +2,7 @@
  * The frames that vhgen sends, and what it checks when they come back.
  *
  * Every frame is Ethernet, IPv4 and UDP (or TCP for GSO packets), complete with the checksums that a switch may
- * verify. Behind the headers comes a stamp: a magic word and a sequence number that counts frames, which gives loss
+ * verify; or an ICMP echo request, whose reply has all of it but the headers. Behind the headers comes a stamp: a magic word and a sequence number that counts frames, which gives loss
  * and reordering. With `touch_all`, one word in each further 64-byte line holds a pattern made of the sequence number
  * and the offset, so that a frame delivered with the wrong bytes is found as well.
  */
@@ -19,6 +19,7 @@
 #define FRAME_LINE 64u
 #define FRAME_ADDRESS_A RTE_IPV4(198, 18, 0, 1) /* RFC 2544: addresses for benchmarks */
 #define FRAME_ADDRESS_B RTE_IPV4(198, 18, 0, 2)
+#define FRAME_ADDRESS_HOST RTE_IPV4(198, 18, 0, 3) /* answers ARP and ICMP echo requests */
 #define FRAME_SEGMENT_MAX 32768u /* larger frames are sent as a chain, as a guest's fragments are */
 
 struct frame_kind {
@@ -26,6 +27,7 @@ struct frame_kind {
 	uint32_t flows;
 	uint16_t mss;
 	bool touch_all;
+	bool echo;                      /* ICMP echo requests to FRAME_ADDRESS_HOST */
 	uint16_t header_bytes;          /* Ethernet to transport, stamp not included */
 	uint8_t header[64];             /* template of them */
 };
@@ -40,8 +42,8 @@ enum frame_verdict { FRAME_GOOD, FRAME_FOREIGN, FRAME_CUT, FRAME_CORRUPT };
 /* Shortest frame that has room for headers and stamp. */
 uint32_t frame_smallest(bool tcp);
 
-struct frame_kind frame_kind_new(uint32_t size, uint32_t flows, uint16_t mss, bool touch_all,
-				 struct rte_ether_addr from, struct rte_ether_addr to);
+/* `shape` has all but the headers, which are made for it. */
+struct frame_kind frame_kind_new(struct frame_kind shape, struct rte_ether_addr from, struct rte_ether_addr to);
 
 /* Buffers of FRAME_SEGMENT_MAX that one frame takes. */
 unsigned frame_segments(const struct frame_kind *kind);
@@ -52,7 +54,10 @@ void frame_write(const struct frame_kind *kind, struct rte_mbuf *m, uint32_t seq
 /* Classifies a received frame; for FRAME_GOOD and FRAME_CORRUPT, `sequence` is set. FRAME_CUT: ours, wrong length. */
 enum frame_verdict frame_check(const struct frame_kind *kind, struct rte_mbuf *m, uint32_t *sequence);
 
-/* Fills `m` as a broadcast ARP announcement (RFC 5227) of `from` and its IPv4 address, from which a switch learns the port. */
-void frame_write_announcement(struct rte_mbuf *m, struct rte_ether_addr from, uint32_t address);
+/*
+ * Fills `m` as a broadcast ARP request of `from` and its IPv4 address for the address `wanted`. For its own it is an
+ * announcement (RFC 5227), from which a switch learns the port.
+ */
+void frame_write_arp(struct rte_mbuf *m, struct rte_ether_addr from, uint32_t address, uint32_t wanted);
 
 #endif

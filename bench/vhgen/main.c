@@ -9,6 +9,9 @@
  * With --burst the client works as a guest does that prepares data, hands it over at once, and does something else: a burst leaves, all of
  * it is waited for (an exchange), and a gap follows. How long exchanges take, and their quantiles, are figures then.
  *
+ * Without port B frames go to the host, by the switch's uplink: a counter of the kernel tells how many it has received, or it answers ICMP
+ * echo requests, and port A receives the replies.
+ *
  * It announces both MAC addresses until they cross (the switch has connected and learnt), and prints a line. Each line of its standard
  * input, "SETTLE SECONDS", is then a slice: frames move for SETTLE seconds and are not counted, then for SECONDS and are; a line of
  * figures follows. Between slices nothing moves, and frames stay where they are: the switch may be stopped then. When standard input
@@ -17,12 +20,14 @@
  *
  * By hand: (echo 0.5 3) | vhgen --server --port-a a.sock --port-b b.sock
  */
+#include <fcntl.h>
 #include <rte_cycles.h>
 #include <rte_ethdev.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "frame.h"
 #include "options.h"
@@ -36,6 +41,8 @@
 struct traffic {
 	struct frame_kind kind;
 	struct port a, b;
+	const struct port *in;           /* where frames arrive; NULL: at the host */
+	int counter;                     /* file that counts what the host has received; -1: none */
 	struct rte_mbuf *waiting[BURST]; /* built, not yet taken by A's ring: waiting[first..BURST] */
 	unsigned first;
 	uint32_t next_sequence, next_flow;
@@ -173,7 +180,10 @@ static inline void count_frame(struct traffic *t, struct counters *c, struct rte
 static inline unsigned receive_burst(struct traffic *t, struct counters *c)
 {
 	struct rte_mbuf *frames[BURST];
-	unsigned count = rte_eth_rx_burst(t->b.id, 0, frames, BURST);
+
+	if (!t->in)
+		return 0;
+	unsigned count = rte_eth_rx_burst(t->in->id, 0, frames, BURST);
 
 	for (unsigned i = 0; i < count; i++) {
 		if (i + 4 < count)
@@ -204,19 +214,40 @@ static unsigned discard(const struct port *port)
 	return count;
 }
 
-static void announce(const struct port *port, uint32_t address)
+static void discard_strays(const struct traffic *t)
+{
+	if (t->in != &t->a)
+		discard(&t->a);
+}
+
+/* Frames that the host has received since it is up; 0 where nothing counts them. */
+static uint64_t received_by_host(const struct traffic *t)
+{
+	char text[32] = "";
+
+	if (t->counter < 0 || pread(t->counter, text, sizeof(text) - 1, 0) <= 0)
+		return 0;
+	return strtoull(text, NULL, 10);
+}
+
+static void ask(const struct port *port, uint32_t address, uint32_t wanted)
 {
 	struct rte_mbuf *m = rte_pktmbuf_alloc(port->tx_pool);
 
 	if (!m)
 		return;
-	frame_write_announcement(m, port->mac, address);
+	frame_write_arp(m, port->mac, address, wanted);
 	if (rte_eth_tx_burst(port->id, 0, &m, 1) == 0)
 		rte_pktmbuf_free(m);
 }
 
+static void announce(const struct port *port, uint32_t address)
+{
+	ask(port, address, address);
+}
+
 /* Announces both ports until each has heard the other. */
-static bool learn(struct traffic *t)
+static bool learn_ports(struct traffic *t)
 {
 	uint64_t deadline = rte_rdtsc() + cycles(LEARN_TIMEOUT_S), next = 0;
 	bool a_hears = false, b_hears = false;
@@ -237,6 +268,7 @@ static bool learn(struct traffic *t)
 static void run(struct traffic *t, struct counters *c, double seconds)
 {
 	double cpu_start = cpu_seconds();
+	uint64_t by_host = received_by_host(t);
 	uint64_t start = rte_rdtsc(), now = start, end = start + cycles(seconds);
 
 	t->last_arrival = start;
@@ -248,10 +280,11 @@ static void run(struct traffic *t, struct counters *c, double seconds)
 			send_burst(t, c);
 			arrivals += receive_burst(t, c);
 		}
-		discard(&t->a);
+		discard_strays(t);
 		now = rte_rdtsc();
 		write_off(t, arrivals, now);
 	}
+	c->received += received_by_host(t) - by_host;
 	c->seconds = (double)(now - start) / rte_get_tsc_hz();
 	c->cpu_seconds = cpu_seconds() - cpu_start;
 }
@@ -298,13 +331,36 @@ static void run_bursts(struct traffic *t, struct counters *c, double seconds)
 
 	while (now < end && !stopped) {
 		exchange(t, c);
-		discard(&t->a);
+		discard_strays(t);
 		for (uint64_t next = rte_rdtsc() + t->gap; rte_rdtsc() < next;)
 			rte_pause();
 		now = rte_rdtsc();
 	}
 	c->seconds = (double)(now - start) / rte_get_tsc_hz();
 	c->cpu_seconds = cpu_seconds() - cpu_start;
+}
+
+/* Returns true as soon as the way of the frames is open. */
+static bool learn(struct traffic *t)
+{
+	uint64_t deadline = rte_rdtsc() + cycles(LEARN_TIMEOUT_S), before = received_by_host(t);
+	struct counters tries = { 0 };
+
+	if (t->in == &t->b)
+		return learn_ports(t);
+	while (!stopped && rte_rdtsc() < deadline) {
+		ask(&t->a, FRAME_ADDRESS_A, FRAME_ADDRESS_HOST);
+		if (t->in) {
+			exchange(t, &tries);
+			if (tries.lost_exchanges < tries.exchanges)
+				return true;
+			continue;
+		}
+		usleep(20000);
+		if (received_by_host(t) > before && discard(&t->a) > 0)
+			return true;
+	}
+	return false;
 }
 
 static void move(struct traffic *t, struct counters *c, double seconds)
@@ -373,7 +429,10 @@ static bool serve(struct traffic *t, struct counters *all)
 		struct counters before = { 0 }, measured = { 0 };
 
 		/* A switch forgets an address that it does not see for long. */
-		announce(&t->b, FRAME_ADDRESS_B);
+		if (t->in == &t->b)
+			announce(&t->b, FRAME_ADDRESS_B);
+		else
+			ask(&t->a, FRAME_ADDRESS_A, FRAME_ADDRESS_HOST);
 		move(t, &before, settle);
 		move(t, &measured, seconds);
 		add(all, &before);
@@ -386,14 +445,20 @@ static bool serve(struct traffic *t, struct counters *all)
 int main(int argc, char **argv)
 {
 	struct options o = options_parse(argc, argv);
-	static struct traffic t = { .first = BURST };
+	static struct traffic t = { .first = BURST, .counter = -1 };
 	struct counters all = { 0 };
 	const char *failure = NULL;
 
+	if (o.counter && (t.counter = open(o.counter, O_RDONLY)) < 0) {
+		perror(o.counter);
+		return 1;
+	}
 	ports_start(&o, &t.a, &t.b);
+	t.in = o.counter ? NULL : o.echo ? &t.a : &t.b;
 	signal(SIGINT, on_signal);
 	signal(SIGTERM, on_signal);
-	t.kind = frame_kind_new(o.size, o.flows, o.mss, o.touch_all, t.a.mac, t.b.mac);
+	struct frame_kind shape = { .size = o.size, .flows = o.flows, .mss = o.mss, .touch_all = o.touch_all, .echo = o.echo };
+	t.kind = frame_kind_new(shape, t.a.mac, t.b.mac);
 	t.window = o.window;
 	t.burst = o.burst;
 	t.gap = cycles(o.gap_us / 1e6);
@@ -405,9 +470,10 @@ int main(int argc, char **argv)
 		drain(&t, &all);
 		print_totals(&all);
 	} else {
-		failure = "the switch carried no frames between the ports";
+		failure = t.in == &t.b ? "the switch carried no frames between the ports" :
+					 "the switch carried no frames to the host";
 	}
-	ports_stop(&t.a, &t.b);
+	ports_stop(&o, &t.a, &t.b);
 	if (stopped)
 		failure = "interrupted";
 	if (failure)

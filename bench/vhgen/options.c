@@ -10,8 +10,10 @@
 #include "frame.h"
 
 static const char usage_text[] =
-	"usage: vhgen --port-a SOCKET --port-b SOCKET [options]\n"
+	"usage: vhgen --port-a SOCKET {--port-b SOCKET | --counter FILE | --echo} [options]\n"
 	"Sends frames into a vhost-user switch on port A and counts them on port B, on one core, in slices that standard input asks for.\n"
+	"  --counter FILE    no port B: frames go to the host, and FILE counts those that it has received (/sys/class/net/DEVICE/statistics/rx_packets)\n"
+	"  --echo            no port B: send ICMP echo requests to the host, and receive its replies on port A\n"
 	"  --server          create the sockets and wait for the switch to connect\n"
 	"  --core N          CPU to run on (1)\n"
 	"  --size BYTES      frame length without FCS (64)\n"
@@ -50,22 +52,27 @@ static unsigned long parse_number(const char *name, const char *text, unsigned l
 
 static void check(const struct options *o)
 {
-	if (!o->port_a || !o->port_b)
-		fail("--port-a and --port-b are required\n%s", usage_text);
-	if (strchr(o->port_a, ',') || strchr(o->port_b, ','))
+	if (!o->port_a || !!o->port_b + !!o->counter + o->echo != 1)
+		fail("give --port-a, and one of --port-b, --counter and --echo\n%s", usage_text);
+	if (strchr(o->port_a, ',') || (o->port_b && strchr(o->port_b, ',')))
 		fail("a socket path must not contain a comma (DPDK's device arguments use it)");
 	uint32_t smallest = frame_smallest(o->mss != 0);
 	if (o->size < smallest || o->size > FRAME_MAX)
 		fail("--size %u: give %u to %u bytes", o->size, smallest, FRAME_MAX);
+	if (o->echo && (o->mss || o->flows != 1))
+		fail("--echo: neither with --tso nor with --flows");
+	if (o->counter && (o->window || o->burst))
+		fail("--counter: neither with --window nor with --burst, which wait for frames that come back");
 	if (o->queue_size & (o->queue_size - 1))
 		fail("--queue-size %u: give a power of two", o->queue_size);
 }
 
 struct options options_parse(int argc, char **argv)
 {
-	enum { PORT_A = 1, PORT_B, SERVER, CORE, SIZE, FLOWS, TSO, TOUCH, WINDOW, BURST, GAP, QUEUE, MEMORY, VERBOSE };
+	enum { PORT_A = 1, PORT_B, COUNTER, ECHO, SERVER, CORE, SIZE, FLOWS, TSO, TOUCH, WINDOW, BURST, GAP, QUEUE, MEMORY, VERBOSE };
 	static const struct option names[] = {
-		{ "port-a", 1, NULL, PORT_A }, { "port-b", 1, NULL, PORT_B }, { "server", 0, NULL, SERVER },
+		{ "port-a", 1, NULL, PORT_A }, { "port-b", 1, NULL, PORT_B }, { "counter", 1, NULL, COUNTER },
+		{ "echo", 0, NULL, ECHO }, { "server", 0, NULL, SERVER },
 		{ "core", 1, NULL, CORE }, { "size", 1, NULL, SIZE }, { "flows", 1, NULL, FLOWS },
 		{ "tso", 1, NULL, TSO }, { "touch-all", 0, NULL, TOUCH }, { "window", 1, NULL, WINDOW }, { "burst", 1, NULL, BURST },
 		{ "gap", 1, NULL, GAP }, { "queue-size", 1, NULL, QUEUE },
@@ -78,6 +85,8 @@ struct options options_parse(int argc, char **argv)
 		switch (option) {
 		case PORT_A: o.port_a = optarg; break;
 		case PORT_B: o.port_b = optarg; break;
+		case COUNTER: o.counter = optarg; break;
+		case ECHO: o.echo = true; break;
 		case SERVER: o.server = true; break;
 		case CORE: o.core = parse_number("core", optarg, 0, 1023); break;
 		case SIZE: o.size = parse_number("size", optarg, 1, FRAME_MAX); break;

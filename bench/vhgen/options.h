@@ -7,7 +7,9 @@
 
 struct options {
 	const char *port_a;   /* vhost-user socket of the sending port */
-	const char *port_b;   /* vhost-user socket of the receiving port */
+	const char *port_b;   /* vhost-user socket of the receiving port; NULL: frames go to the host */
+	const char *counter;  /* file that counts what the host has received */
+	bool echo;            /* ICMP echo requests to the host, whose replies port A receives */
 	bool server;          /* create the sockets and wait for the switch, instead of connecting */
 	unsigned core;        /* CPU that sends and receives */
 	uint32_t size;        /* frame bytes, Ethernet header included, FCS not */

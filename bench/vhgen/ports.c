@@ -37,13 +37,15 @@ static void start_eal(const struct options *o)
 	char core[16], memory[16], device_a[512], device_b[512];
 	char *arguments[] = { "vhgen", "-l", core, "-m", memory, "--in-memory", "--single-file-segments", "--no-pci",
 			      "--no-telemetry", o->verbose ? "--log-level=pmd.net.virtio.*:debug" : "--log-level=warning",
-			      device_a, device_b, NULL };
+			      device_a, o->port_b ? device_b : NULL, NULL };
+	int count = RTE_DIM(arguments) - (o->port_b ? 1 : 2);
 
 	snprintf(core, sizeof(core), "%u", o->core);
 	snprintf(memory, sizeof(memory), "%u", o->memory_mb);
 	device_argument(device_a, sizeof(device_a), o, 0, o->port_a);
-	device_argument(device_b, sizeof(device_b), o, 1, o->port_b);
-	if (rte_eal_init(RTE_DIM(arguments) - 1, arguments) < 0)
+	if (o->port_b)
+		device_argument(device_b, sizeof(device_b), o, 1, o->port_b);
+	if (rte_eal_init(count, arguments) < 0)
 		fail("DPDK did not start (hugepages free? switch listening?)", rte_errno);
 }
 
@@ -95,14 +97,22 @@ void ports_start(const struct options *o, struct port *a, struct port *b)
 {
 	start_eal(o);
 	start_port(o, a, "net_virtio_user0", true);
-	start_port(o, b, "net_virtio_user1", false);
+	if (o->port_b)
+		start_port(o, b, "net_virtio_user1", false);
+	else
+		b->mac = mac_b;
 }
 
-void ports_stop(const struct port *a, const struct port *b)
+static void stop_port(const struct port *port)
 {
-	rte_eth_dev_stop(a->id);
-	rte_eth_dev_stop(b->id);
-	rte_eth_dev_close(a->id);
-	rte_eth_dev_close(b->id);
+	rte_eth_dev_stop(port->id);
+	rte_eth_dev_close(port->id);
+}
+
+void ports_stop(const struct options *o, const struct port *a, const struct port *b)
+{
+	stop_port(a);
+	if (o->port_b)
+		stop_port(b);
 	rte_eal_cleanup();
 }

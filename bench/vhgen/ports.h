@@ -13,9 +13,9 @@ struct port {
 	struct rte_mempool *tx_pool; /* buffers for what the program sends */
 };
 
-/* Starts DPDK and both ports; prints what failed and exits with status 1. */
+/* Starts DPDK and the ports that there are; prints what failed and exits with status 1. Without a port B, its address is the host's. */
 void ports_start(const struct options *o, struct port *a, struct port *b);
 
-void ports_stop(const struct port *a, const struct port *b);
+void ports_stop(const struct options *o, const struct port *a, const struct port *b);
 
 #endif

@@ -39,6 +39,9 @@ pub fn cidr(net: u8, host: u8) -> String {
     address(net, host) + "/24"
 }
 
+/// What a [filter](Namespace::filter) answers to drop a frame: `TC_ACT_SHOT` of `linux/pkt_cls.h`.
+pub const DROP: u32 = 2;
+
 /// A network namespace, deleted when dropped.
 #[derive(Debug)]
 pub struct Namespace {
@@ -100,6 +103,25 @@ impl Namespace {
     pub fn bridge(&self, name: &str) -> Result<()> {
         self.ip(&["link", "add", name, "type", "bridge", "stp_state", "0", "forward_delay", "0"])?;
         self.ip(&["link", "set", name, "up"])
+    }
+
+    /// Runs `tc` on this namespace.
+    ///
+    /// # Errors
+    /// What `tc` says.
+    pub fn traffic_control(&self, args: &[&str]) -> Result<()> {
+        let mut command = self.command("tc");
+        command.args(args);
+        process::run_command(command).map(drop)
+    }
+
+    /// Adds a filter in classic BPF, whose result is the action, to a device with `clsact`. `direction` is `ingress` or `egress`.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn filter(&self, device: &str, direction: &str, bytecode: &str) -> Result<()> {
+        let at = ["filter", "add", "dev", device, direction];
+        self.traffic_control(&[&at[..], &["bpf", "da", "bytecode", bytecode]].concat())
     }
 
     /// Adds a persistent tap that QEMU or the switch opens by name.

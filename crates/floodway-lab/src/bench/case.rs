@@ -12,6 +12,8 @@ const FLOWS: [u32; 2] = [1, 10_000];
 const TENTH_US: u32 = 1_500;
 /// Pause of a ping-pong, within which no switch should fall asleep.
 const PING_US: u32 = 20;
+/// Pause between ICMP echo requests to the host: with the time of an exchange, some 10 000 in a second.
+const ECHO_US: u32 = 80;
 
 /// Which cases to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -31,6 +33,18 @@ pub enum Group {
     /// Clients that pause between bursts.
     #[value(name = "bursts")]
     Bursts,
+    /// Frames to the host and ICMP echo requests, over both kinds of uplinks.
+    #[value(name = "uplinks")]
+    Uplinks,
+}
+
+/// How a switch reaches its host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Uplink {
+    /// A tap, which is the host's own card.
+    Tap,
+    /// Packet sockets on one end of a veth pair, whose other end is the host's.
+    Packet,
 }
 
 /// The frames of a case.
@@ -53,23 +67,37 @@ pub enum Profile {
     Offload,
     /// The same, and Floodway sleeps between bursts as its defaults have it.
     Bursts,
+    /// The same, with one port and the host behind an uplink.
+    Uplink(Uplink),
 }
 
 impl Profile {
     /// In the order of measuring.
-    pub const ALL: [Self; 4] = [Self::Standard, Self::Jumbo, Self::Offload, Self::Bursts];
+    pub const ALL: [Self; 6] = [
+        Self::Standard,
+        Self::Jumbo,
+        Self::Offload,
+        Self::Bursts,
+        Self::Uplink(Uplink::Tap),
+        Self::Uplink(Uplink::Packet),
+    ];
 
     /// IP packet bytes that the ports take.
     pub const fn mtu(self) -> u32 {
         match self {
             Self::Jumbo => 9000,
-            Self::Standard | Self::Offload | Self::Bursts => 1500,
+            Self::Standard | Self::Offload | Self::Bursts | Self::Uplink(_) => 1500,
         }
     }
 
     /// Whether GSO packets are passed on whole.
     pub const fn has_tso(self) -> bool {
-        matches!(self, Self::Offload | Self::Bursts)
+        matches!(self, Self::Offload | Self::Bursts | Self::Uplink(_))
+    }
+
+    /// Whether Floodway sleeps as its defaults have it. Otherwise it polls, as others do.
+    pub const fn sleeps(self) -> bool {
+        matches!(self, Self::Bursts | Self::Uplink(_))
     }
 
     /// For progress lines.
@@ -79,6 +107,8 @@ impl Profile {
             Self::Jumbo => "jumbo frames",
             Self::Offload => "gso-packets",
             Self::Bursts => "bursts",
+            Self::Uplink(Uplink::Tap) => "a tap as uplink",
+            Self::Uplink(Uplink::Packet) => "packet sockets as uplink",
         }
     }
 }
@@ -99,6 +129,8 @@ pub struct Case {
     pub flows: u32,
     /// None where rings are kept full.
     pub bursts: Option<Bursts>,
+    /// None where frames go to another port. Single frames are ICMP echo requests.
+    pub uplink: Option<Uplink>,
 }
 
 /// The cases of these groups, or of all when there are none.
@@ -114,21 +146,29 @@ fn cases(group: &Group) -> Vec<Case> {
         Group::B9000 => Frames::B9000,
         Group::Tso => Frames::Tso,
         Group::Bursts => return bursts(),
+        Group::Uplinks => return [Uplink::Tap, Uplink::Packet].map(to_host).concat(),
     };
-    FLOWS.map(|flows| Case { frames, flows, bursts: None }).into()
+    FLOWS.map(|flows| Case { frames, flows, bursts: None, uplink: None }).into()
 }
 
 /// As many GSO packets as the receive ring holds, by a client that is busy with them for some 150 µs: without a pause, half of the time and a tenth; and single
 /// small frames.
 fn bursts() -> Vec<Case> {
-    let case = |frames, bursts| Case { frames, flows: 1, bursts: Some(bursts) };
+    let case = |frames, bursts| Case { frames, flows: 1, bursts: Some(bursts), uplink: None };
     let packets = |gap_us| case(Frames::Tso, Bursts { frames: 7, gap_us });
     let pings = |gap_us| case(Frames::B64, Bursts { frames: 1, gap_us });
     vec![packets(0), packets(150), packets(TENTH_US), pings(PING_US), pings(200), pings(5000)]
 }
 
+fn to_host(uplink: Uplink) -> Vec<Case> {
+    let case = |frames, bursts| Case { frames, flows: 1, bursts, uplink: Some(uplink) };
+    let echo = Some(Bursts { frames: 1, gap_us: ECHO_US });
+    let full = [Frames::B64, Frames::B1500, Frames::Tso].map(|frames| case(frames, None));
+    full.into_iter().chain([case(Frames::B64, echo)]).collect()
+}
+
 impl Case {
-    /// `64B 1 flow`, `64KB TSO 10000 flows`, `7 x 64KB TSO, gap 150 us`.
+    /// `64B 1 flow`, `64KB TSO 10000 flows`, `7 x 64KB TSO, gap 150 us`, `64B to host, tap`.
     pub fn name(&self) -> String {
         let frames = match self.frames {
             Frames::B64 => "64B",
@@ -136,6 +176,14 @@ impl Case {
             Frames::B9000 => "9000B",
             Frames::Tso => "64KB TSO",
         };
+        if let Some(uplink) = self.uplink {
+            let way = match uplink {
+                Uplink::Tap => "tap",
+                Uplink::Packet => "packet sockets",
+            };
+            let what = if self.bursts.is_some() { "echo" } else { frames };
+            return format!("{what} to host, {way}");
+        }
         if let Some(Bursts { frames: count, gap_us }) = self.bursts {
             return format!("{count} x {frames}, gap {gap_us} us");
         }
@@ -168,14 +216,20 @@ impl Case {
     }
 
     /// Frames in flight at most: what the receive ring holds. None where one buffer takes a frame,
-    /// and a burst cannot overrun the ring by more than the switch's own batch.
+    /// and a burst cannot overrun the ring by more than the switch's own batch; or where no frame comes back.
     pub const fn window(&self) -> Option<u32> {
+        if self.uplink.is_some() {
+            return None;
+        }
         let buffers = (self.size() + VNET_HEADER).div_ceil(RECEIVE_BUFFER);
         if buffers == 1 { None } else { Some(QUEUE_SIZE / buffers) }
     }
 
     /// The configuration that it needs.
     pub const fn profile(&self) -> Profile {
+        if let Some(uplink) = self.uplink {
+            return Profile::Uplink(uplink);
+        }
         match self.frames {
             _ if self.bursts.is_some() => Profile::Bursts,
             Frames::B64 | Frames::B1500 => Profile::Standard,
@@ -206,7 +260,9 @@ impl Case {
 
     /// Whether it is single frames of which the next comes at once.
     pub fn is_ping_pong(&self) -> bool {
-        self.frames == Frames::B64 && self.bursts.is_some_and(|bursts| bursts.gap_us == PING_US)
+        self.frames == Frames::B64
+            && self.uplink.is_none()
+            && self.bursts.is_some_and(|bursts| bursts.gap_us == PING_US)
     }
 
     /// Greatest accepted part of the CPU time of a switch that always polls.
@@ -227,7 +283,10 @@ mod tests {
             names,
             ["64B 1 flow", "64B 10000 flows", "64KB TSO 1 flow", "64KB TSO 10000 flows"]
         );
-        assert_eq!(all(&[]).len(), 14);
+        assert_eq!(all(&[]).len(), 22);
+        let to_host = all(&[Group::Uplinks]);
+        assert_eq!(to_host[0].name(), "64B to host, tap");
+        assert_eq!(to_host[7].name(), "echo to host, packet sockets");
         assert_eq!(all(&[Group::Bursts])[1].name(), "7 x 64KB TSO, gap 150 us");
     }
 
@@ -244,7 +303,7 @@ mod tests {
 
     #[test]
     fn a_gso_packet_is_a_legal_ip_packet_of_whole_segments() {
-        let case = Case { frames: Frames::Tso, flows: 1, bursts: None };
+        let case = Case { frames: Frames::Tso, flows: 1, bursts: None, uplink: None };
         assert!(case.size() - 14 <= u32::from(u16::MAX));
         assert_eq!((case.size() - 54) % case.mss().unwrap(), 0);
     }

@@ -18,6 +18,10 @@ const LOSSY: f64 = 0.01;
 /// Least accepted ratio of the way from guest to guest to bridge and tap.
 const CHANNEL_BESIDE_NATIVE: f64 = 1.5;
 
+/// Least accepted ratio of the way from a guest to its host to that by bridge and tap, and greatest accepted ratio of the 99th percentile of exchanges.
+const UPLINK_BESIDE_NATIVE: f64 = 1.1;
+const ECHO_BESIDE_NATIVE: f64 = 1.0;
+
 /// Least accepted ratio to the same program as one process.
 const TWO_PROCESSES_BESIDE_ONE: f64 = 0.98;
 
@@ -106,12 +110,15 @@ fn accepted(case: &Case, peer: PeerKind, metric: &Metric) -> [Option<f64>; 2] {
         (PeerKind::AlwaysPolling, "exchange p50") if case.is_ping_pong() => {
             [None, Some(PING_BESIDE_POLLING)]
         }
+        (PeerKind::Bridge, "exchange p99") => [None, Some(ECHO_BESIDE_NATIVE)],
         (PeerKind::OvsDpdk, "switch CPU") => [None, case.accepted_cpu()],
         (_, name) if name != headline(case).name => [None; 2],
         (PeerKind::AllFeatures, _) => [None, Some(WITHOUT_FEATURES)],
         (PeerKind::SingleProcess, _) => [Some(TWO_PROCESSES_BESIDE_ONE), None],
         (PeerKind::Testpmd, _) => [Some(case.accepted_ratio_to_testpmd()), None],
         (PeerKind::OvsDpdk, _) => [case.accepted_ratio_to_ovs(), None],
+        (PeerKind::Bridge, "exchange p50") => [None; 2],
+        (PeerKind::Bridge, _) if case.uplink.is_some() => [Some(UPLINK_BESIDE_NATIVE), None],
         (PeerKind::Bridge, _) => [Some(CHANNEL_BESIDE_NATIVE), None],
         (PeerKind::Floodway | PeerKind::AlwaysPolling | PeerKind::Null, _) => [None; 2],
     }
@@ -242,7 +249,7 @@ pub fn caveats(results: &Results) -> Vec<String> {
 
 /// The cases in which Floodway is about as fast as the client without a switch.
 pub fn ceilings(cases: &[Case], slices: &[Slice]) -> Vec<String> {
-    let full = cases.iter().filter(|case| case.bursts.is_none());
+    let full = cases.iter().filter(|case| case.bursts.is_none() && case.uplink.is_none());
     let reached = full.filter_map(|case| {
         let part = comparison(case, PeerKind::Null, slices, &headline(case)).median_row();
         Some((case.name(), part.headline().filter(|part| *part >= BINDS)?))

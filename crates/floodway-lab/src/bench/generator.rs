@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::case::{Bursts, Case, QUEUE_SIZE};
-use super::peer::{Setup, tail};
+use super::peer::{HOST_DEVICE, Setup, Switch, build_dir, tail};
 use crate::child::Process;
 use crate::process;
 
@@ -117,15 +117,6 @@ impl Totals {
     }
 }
 
-/// Where `vhgen` and `vhnull` are built.
-///
-/// # Errors
-/// When the kernel does not know where this program is.
-pub fn build_dir() -> Result<PathBuf> {
-    let own = std::env::current_exe().context("cannot tell where this program is")?;
-    Ok(own.with_file_name("vhgen-build"))
-}
-
 /// The built program.
 #[derive(Debug)]
 pub struct Generator {
@@ -153,9 +144,13 @@ impl Generator {
     ///
     /// # Errors
     /// When DPDK does not start, or the switch does not connect or carries nothing.
-    pub fn start(&self, case: &Case, setup: &Setup) -> Result<Client> {
+    pub fn start(&self, case: &Case, setup: &Setup, switch: &Switch) -> Result<Client> {
         let log = setup.dir.join("vhgen.log");
-        let mut command = self.command(case, setup);
+        let mut command = match switch.namespace() {
+            Some(namespace) => namespace.command(&self.program),
+            None => Command::new(&self.program),
+        };
+        self.configure(&mut command, case, setup);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(File::create(&log)?);
         let process = Process::spawn("vhgen", command)?;
         let (input, output) = process.take_pipes().context("vhgen has no pipes")?;
@@ -169,10 +164,14 @@ impl Generator {
         Ok(client)
     }
 
-    fn command(&self, case: &Case, setup: &Setup) -> Command {
-        let mut command = Command::new(&self.program);
+    fn configure(&self, command: &mut Command, case: &Case, setup: &Setup) {
         command.arg("--server");
-        command.arg("--port-a").arg(&setup.socket_a).arg("--port-b").arg(&setup.socket_b);
+        command.arg("--port-a").arg(&setup.socket_a);
+        match (case.uplink, case.bursts) {
+            (None, _) => command.arg("--port-b").arg(&setup.socket_b),
+            (Some(_), None) => command.arg("--counter").arg(host_counter()),
+            (Some(_), Some(_)) => command.arg("--echo"),
+        };
         let mut option = |name: &str, value: String| {
             command.arg(name).arg(value);
         };
@@ -195,8 +194,12 @@ impl Generator {
         if case.touches_all() {
             command.arg("--touch-all");
         }
-        command
     }
+}
+
+/// The file that counts what the host has received, in its namespace.
+fn host_counter() -> PathBuf {
+    ["/sys/class/net", HOST_DEVICE, "statistics/rx_packets"].iter().collect()
 }
 
 /// A client whose frames the switch carries.

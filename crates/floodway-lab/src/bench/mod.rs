@@ -16,6 +16,8 @@
 //! | 1500 B | ring kept full | each cache line written by the sender, read and checked by the receiver |
 //! | 9000 B, 64 KB TSO | as many in flight as the receive ring holds, as TCP's window would do | same |
 //! | bursts | all frames of a burst leave at once and are waited for, then the client pauses | same; of 64 B, headers |
+//! | uplinks: 64 B, 1500 B, 64 KB TSO to the host | ring kept full; a counter of the kernel tells how many the host has received | written as above |
+//! | uplinks: ICMP echo requests to the host | one is waited for, then the client pauses: some 10 000 in a second | headers |
 //!
 //! Cycles per packet are TSC cycles of the switch's core per delivered frame. They are given only
 //! when the switch was the bottleneck (most of the client's bursts found no room).
@@ -25,6 +27,9 @@
 //! Bursts are how real guests send. There a switch that sleeps in the pauses saves its CPU time for VMs, and pays with a kick and a wake-up for each burst:
 //! Floodway has its defaults then, and is compared with switches that always poll, itself among them. The rate is that of the exchanges, pauses left
 //! out; CPU time is that of all threads of the processes that move frames.
+//!
+//! Uplinks are measured beside a bridge with the VM's tap: where the switch has a tap, which is the host's own card, the bridge is; where it has packet
+//! sockets on a card, the card is a member of the bridge. Both have their defaults.
 //!
 //! A machine without huge pages, DPDK or a second core is not an error: the benchmark, or the one
 //! switch, is skipped with the reason. A frame that arrives damaged, cut or out of order is an error.
@@ -85,7 +90,7 @@ pub struct Args {
     /// Print the report as JSON, and the table to standard error
     #[arg(long)]
     pub json: bool,
-    /// Cases (64, 1500, 9000, tso, bursts), or attacks with --isolation, to measure; all when absent.
+    /// Cases (64, 1500, 9000, tso, bursts, uplinks), or attacks with --isolation, to measure; all when absent.
     #[arg(long, value_delimiter = ',')]
     pub only: Vec<String>,
     /// Other switches to measure; all when absent, but for `single-process` (Floodway without its second process) and `all-features` (with all that guards a port).

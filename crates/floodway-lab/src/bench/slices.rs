@@ -114,7 +114,9 @@ impl Entry<'_> {
         let (after, took) = (PollerTime::read(&pids)?, start.elapsed());
         let steal = processors.zip(ProcessorTime::read());
         let steal = steal.and_then(|(before, after)| after.steal_since(before)).unwrap_or(0.0);
-        let waited = if kind.takes_turns() { 0.0 } else { after.waited_since(&before) };
+        // Behind an uplink threads of the kernel take part.
+        let takes_turns = kind.takes_turns() || case.uplink.is_some();
+        let waited = if takes_turns { 0.0 } else { after.waited_since(&before) };
         let strangers = waited.max(measurement.client_waited());
         Ok(Slice {
             case: case.name(),
@@ -194,7 +196,7 @@ fn enter<'a>(
     contestant: &'a Contestant,
 ) -> Result<Entry<'a>> {
     contestant.switch.resume()?;
-    let client = generator.start(case, &contestant.setup);
+    let client = generator.start(case, &contestant.setup, &contestant.switch);
     let client = client.inspect_err(|_| drop(contestant.switch.pause()))?;
     let mut entry = Entry { contestant, client };
     entry.slice(case, 0, WARMUP, args).context("warming up")?;

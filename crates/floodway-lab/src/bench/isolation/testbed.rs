@@ -5,7 +5,6 @@ use std::fmt::Write;
 use std::fs;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -16,7 +15,7 @@ use super::kind::{Kind, REFUSED, Uplink};
 use super::victim::{PARTNER, VICTIM};
 use super::vm::{Spec, Vm};
 use crate::bench::peer::{PeerKind, Plan, PlannedPort, Setup, Switch};
-use crate::net::Namespace;
+use crate::net::{DROP, Namespace};
 use crate::{process, transfer};
 
 /// The hostile VM.
@@ -193,9 +192,9 @@ fn network(kind: Kind) -> Result<Namespace> {
     }
     for device in [NEAR_DEVICE, FAR_DEVICE] {
         wait_until_up(&namespace, device)?;
-        traffic_control(&namespace, &["qdisc", "add", "dev", device, "clsact"])?;
+        namespace.traffic_control(&["qdisc", "add", "dev", device, "clsact"])?;
         // Behind packet sockets.
-        filter(&namespace, device, "ingress", &format!("1,6 0 0 {DROP}"))?;
+        namespace.filter(device, "ingress", &format!("1,6 0 0 {DROP}"))?;
     }
     if kind == Kind::RefusedDestination {
         refuse(&namespace)?;
@@ -217,25 +216,8 @@ fn wait_until_up(namespace: &Namespace, device: &str) -> Result<()> {
 /// Lets the egress filter of the uplink's interface drop what goes to [`REFUSED`]. The switch sees ENOBUFS.
 fn refuse(namespace: &Namespace) -> Result<()> {
     let drop = format!("4,32 0 0 2,21 0 1 {REFUSED},6 0 0 {DROP},6 0 0 4294967295");
-    filter(namespace, NEAR_DEVICE, "egress", &drop)
+    namespace.filter(NEAR_DEVICE, "egress", &drop)
 }
-
-/// `TC_ACT_SHOT` of `linux/pkt_cls.h`.
-const DROP: u32 = 2;
-
-/// Adds a filter in BPF, whose result is the action.
-fn filter(namespace: &Namespace, device: &str, direction: &str, bytecode: &str) -> Result<()> {
-    let at = ["filter", "add", "dev", device, direction];
-    traffic_control(namespace, &[&at[..], &["bpf", "da", "bytecode", bytecode]].concat())
-}
-
-fn traffic_control(namespace: &Namespace, args: &[&str]) -> Result<()> {
-    let mut command: Command = namespace.command("tc");
-    command.args(args);
-    process::run_command(command).map(drop_output)
-}
-
-fn drop_output(_: String) {}
 
 /// Empties the directory of a switch.
 ///

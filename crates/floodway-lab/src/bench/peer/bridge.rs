@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use super::{Setup, Switch};
+use super::{CARD, HOST_DEVICE, Setup, Switch, add_card, quiet_namespace, set_up_host};
+use crate::bench::case::{Profile, Uplink};
 use crate::net::Namespace;
-use crate::process;
 use crate::switch_process;
 
 const BRIDGE: &str = "br0";
@@ -24,7 +24,7 @@ struct Config<'a> {
     meter: Meter,
     worker: [Worker; 1],
     port: [Port<'a>; 1],
-    uplink: [Uplink<'a>; 1],
+    uplink: [UplinkConfig<'a>; 1],
 }
 
 #[derive(Serialize)]
@@ -46,7 +46,7 @@ struct Port<'a> {
 }
 
 #[derive(Serialize)]
-struct Uplink<'a> {
+struct UplinkConfig<'a> {
     name: &'static str,
     kind: &'static str,
     device: &'a str,
@@ -64,22 +64,21 @@ pub fn missing() -> Option<String> {
 }
 
 pub fn start(setup: &Setup) -> Result<Switch> {
-    let namespace = Namespace::create("native")?;
-    // The kernel would say things of its own, which no client has sent: so no IPv6, and no snooping, for which a bridge joins a group of
-    // IPv4 and says so in frames that look like the client's.
-    let quiet = ["net.ipv6.conf.all.disable_ipv6=1", "net.ipv6.conf.default.disable_ipv6=1"];
-    let mut command = namespace.command("sysctl");
-    command.args(["-q", "-w"]).args(quiet);
-    process::run_command(command)?;
-    let bridge = ["link", "add", BRIDGE, "type", "bridge", "stp_state", "0", "forward_delay", "0"];
-    namespace.ip(&[&bridge[..], &["mcast_snooping", "0"]].concat())?;
-    namespace.ip(&["link", "set", BRIDGE, "up"])?;
+    let namespace = quiet_namespace("native")?;
+    let mut ports = vec![("a", &setup.socket_a), ("b", &setup.socket_b)];
+    let bridge = match setup.profile {
+        Profile::Uplink(uplink) => {
+            ports.truncate(1);
+            bridge_to_host(&namespace, uplink)?
+        }
+        _ => add_bridge(&namespace, BRIDGE)?,
+    };
     let mtu = setup.profile.mtu().to_string();
     let mut processes = Vec::new();
-    for (name, socket) in [("a", &setup.socket_a), ("b", &setup.socket_b)] {
+    for (name, socket) in ports {
         let tap = format!("tap-{name}");
         namespace.tap(&tap)?;
-        namespace.ip(&["link", "set", &tap, "mtu", &mtu, "master", BRIDGE, "up"])?;
+        namespace.ip(&["link", "set", &tap, "mtu", &mtu, "master", bridge, "up"])?;
         let path = setup.dir.join(format!("{name}.toml"));
         fs::write(&path, toml::to_string(&config(setup, name, socket, &tap))?)
             .with_context(|| format!("cannot write {}", path.display()))?;
@@ -91,7 +90,29 @@ pub fn start(setup: &Setup) -> Result<Switch> {
         })?;
         processes.push(process);
     }
-    Ok(Switch { processes, log: setup.log("a"), _namespace: Some(namespace) })
+    Ok(Switch { processes, log: setup.log("a"), namespace: Some(namespace) })
+}
+
+/// Behind a tap is the host itself, and so is a bridge. Packet sockets are for cards, of which a bridge has one as a member. Returns the bridge's name.
+fn bridge_to_host(namespace: &Namespace, uplink: Uplink) -> Result<&'static str> {
+    if uplink == Uplink::Tap {
+        add_bridge(namespace, HOST_DEVICE)?;
+        set_up_host(namespace)?;
+        return Ok(HOST_DEVICE);
+    }
+    add_card(namespace)?;
+    set_up_host(namespace)?;
+    add_bridge(namespace, BRIDGE)?;
+    namespace.ip(&["link", "set", CARD, "master", BRIDGE])?;
+    Ok(BRIDGE)
+}
+
+/// Without snooping, for which a bridge joins a group of IPv4 and says so in frames that look like the client's. Returns its name.
+fn add_bridge<'a>(namespace: &Namespace, name: &'a str) -> Result<&'a str> {
+    let bridge = ["link", "add", name, "type", "bridge", "stp_state", "0", "forward_delay", "0"];
+    namespace.ip(&[&bridge[..], &["mcast_snooping", "0"]].concat())?;
+    namespace.ip(&["link", "set", name, "up"])?;
+    Ok(name)
 }
 
 fn config<'a>(setup: &Setup, name: &'static str, socket: &'a Path, tap: &'a str) -> Config<'a> {
@@ -100,7 +121,7 @@ fn config<'a>(setup: &Setup, name: &'static str, socket: &'a Path, tap: &'a str)
         meter: Meter { enabled: false },
         worker: [Worker { core: setup.core }],
         port: [Port { name, socket, mode: "client", mtu: setup.profile.mtu() }],
-        uplink: [Uplink {
+        uplink: [UplinkConfig {
             name: "up",
             kind: "tap",
             device: tap,

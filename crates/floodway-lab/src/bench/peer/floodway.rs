@@ -7,8 +7,11 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use super::{Plan, Setup, Switch};
-use crate::bench::case::Profile;
+use super::{
+    CARD, CLIENT_IP, CLIENT_MAC, HOST_DEVICE, HOST_MAC, Plan, Setup, Switch, add_card,
+    quiet_namespace, set_up_host,
+};
+use crate::bench::case::{Profile, Uplink};
 use crate::switch_process;
 
 const NAME: &str = "floodway";
@@ -20,7 +23,15 @@ const POLL_US: u64 = 1_000_000;
 struct Config<'a> {
     control: &'a Path,
     worker: [Worker; 1],
-    port: [Port<'a>; 2],
+    port: Vec<Port<'a>>,
+    uplink: Vec<UplinkConfig>,
+}
+
+#[derive(Serialize)]
+struct UplinkConfig {
+    name: &'static str,
+    kind: &'static str,
+    device: &'static str,
 }
 
 #[derive(Serialize)]
@@ -65,8 +76,32 @@ pub fn missing() -> Option<String> {
 }
 
 pub fn start(setup: &Setup) -> Result<Switch> {
-    let poll_us = (setup.profile != Profile::Bursts).then_some(POLL_US);
+    if let Profile::Uplink(uplink) = setup.profile {
+        return start_with_uplink(setup, uplink);
+    }
+    let poll_us = (!setup.profile.sleeps()).then_some(POLL_US);
     start_planned(setup, &plan(setup, poll_us)?)
+}
+
+/// Starts it with one port, and the host behind an uplink.
+fn start_with_uplink(setup: &Setup, uplink: Uplink) -> Result<Switch> {
+    let (namespace_of, kind, device) = match uplink {
+        Uplink::Tap => ("behind-tap", "tap", HOST_DEVICE),
+        Uplink::Packet => ("behind-veth", "packet", CARD),
+    };
+    let namespace = quiet_namespace(namespace_of)?;
+    match uplink {
+        Uplink::Tap => namespace.tap(device)?,
+        Uplink::Packet => add_card(&namespace)?,
+    }
+    set_up_host(&namespace)?;
+    let control = setup.dir.join(CONTROL);
+    let mut config = config(setup, &control, None);
+    config.port.truncate(1);
+    config.uplink.push(UplinkConfig { name: "up", kind, device });
+    let (config, inside) = (toml::to_string(&config)?, namespace.name().to_owned());
+    let plan = Plan { ports: Vec::new(), config, namespace: Some(inside) };
+    Ok(Switch { namespace: Some(namespace), ..start_planned(setup, &plan)? })
 }
 
 /// Starts it without sleep between bursts.
@@ -78,9 +113,10 @@ pub fn start_polling(setup: &Setup) -> Result<Switch> {
 pub fn start_guarded(setup: &Setup) -> Result<Switch> {
     let control = setup.dir.join(CONTROL);
     let mut config = config(setup, &control, Some(POLL_US));
-    let [a, b] = &mut config.port;
-    a.guards = Some(Guards::new("52:54:00:be:00:0a", "198.18.0.1"));
-    b.guards = Some(Guards::new("52:54:00:be:00:0b", "198.18.0.2"));
+    let addresses = [(CLIENT_MAC, CLIENT_IP), (HOST_MAC, "198.18.0.2")];
+    for (port, (mac, ip)) in config.port.iter_mut().zip(addresses) {
+        port.guards = Some(Guards::new(mac, ip));
+    }
     let config = toml::to_string(&config)?;
     start_planned(setup, &Plan { ports: Vec::new(), config, namespace: None })
 }
@@ -113,7 +149,7 @@ fn start_with(setup: &Setup, plan: &Plan, options: &[&str]) -> Result<Switch> {
         command.env(switch_process::NO_STORE_VARIABLE, "true");
         command.arg("run").arg("--config").arg(&path).args(options);
     })?;
-    Ok(Switch { processes: vec![process], log: setup.log(NAME), _namespace: None })
+    Ok(Switch { processes: vec![process], log: setup.log(NAME), namespace: None })
 }
 
 fn config<'a>(setup: &'a Setup, control: &'a Path, poll_us: Option<u64>) -> Config<'a> {
@@ -124,6 +160,7 @@ fn config<'a>(setup: &'a Setup, control: &'a Path, poll_us: Option<u64>) -> Conf
     Config {
         control,
         worker: [Worker { core: setup.core, poll_us }],
-        port: [port("a", setup.socket_a.as_path()), port("b", setup.socket_b.as_path())],
+        port: vec![port("a", setup.socket_a.as_path()), port("b", setup.socket_b.as_path())],
+        uplink: Vec::new(),
     }
 }

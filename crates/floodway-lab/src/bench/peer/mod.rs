@@ -15,15 +15,26 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use serde::Serialize;
 
 use super::case::Profile;
 use crate::child::Process;
-use crate::net::Namespace;
+use crate::net::{DROP, Namespace};
+use crate::process;
 use crate::switch_process::data_plane;
 
+/// The host's own device behind an uplink.
+pub const HOST_DEVICE: &str = "host0";
+/// The card of a switch with packet sockets.
+const CARD: &str = "up0";
+/// MAC address to which the client sends, and address that answers ICMP echo requests.
+const HOST_MAC: &str = "52:54:00:be:00:0b";
+const HOST_CIDR: &str = "198.18.0.3/24";
+/// The client's.
+const CLIENT_MAC: &str = "52:54:00:be:00:0a";
+const CLIENT_IP: &str = "198.18.0.1";
 /// Last bytes of a log that an error quotes.
 const LOG_TAIL: usize = 2000;
 
@@ -85,6 +96,7 @@ impl PeerKind {
     /// Whether it is measured with cases of a profile. Where Floodway may sleep it is compared with what never does.
     pub fn takes_part(self, profile: Profile) -> bool {
         match profile {
+            Profile::Uplink(_) => matches!(self, Self::Floodway | Self::Bridge),
             Profile::Bursts => {
                 matches!(self, Self::Floodway | Self::AlwaysPolling | Self::OvsDpdk | Self::Null)
             }
@@ -214,14 +226,19 @@ pub struct Switch {
     /// The one that forwards first; killed in this order.
     processes: Vec<Process>,
     log: PathBuf,
-    /// Goes after the processes in it.
-    _namespace: Option<Namespace>,
+    /// Goes after the processes in it. Behind an uplink it is the host, with the device [`HOST_DEVICE`].
+    namespace: Option<Namespace>,
 }
 
 impl Switch {
     /// Processes of it that move frames.
     pub fn pids(&self) -> Vec<u32> {
         self.processes.iter().map(|process| data_plane(process.id())).collect()
+    }
+
+    /// Where the host of a switch with an uplink is.
+    pub fn namespace(&self) -> Option<&Namespace> {
+        self.namespace.as_ref()
     }
 
     /// Stops all of its processes where they are, until [`resume`](Self::resume).
@@ -260,6 +277,42 @@ impl Switch {
     pub fn stop(self) -> Result<()> {
         self.processes.into_iter().try_for_each(Process::kill)
     }
+}
+
+/// Where `vhgen` and `vhnull` are built.
+///
+/// # Errors
+/// When the kernel does not know where this program is.
+pub fn build_dir() -> Result<PathBuf> {
+    let own = std::env::current_exe().context("cannot tell where this program is")?;
+    Ok(own.with_file_name("vhgen-build"))
+}
+
+/// A namespace whose kernel says nothing of its own accord, which no client has sent: so no IPv6.
+fn quiet_namespace(name: &str) -> Result<Namespace> {
+    let namespace = Namespace::create(name)?;
+    let quiet = ["net.ipv6.conf.all.disable_ipv6=1", "net.ipv6.conf.default.disable_ipv6=1"];
+    let mut command = namespace.command("sysctl");
+    command.args(["-q", "-w"]).args(quiet);
+    process::run_command(command)?;
+    Ok(namespace)
+}
+
+/// Adds a veth pair, of which [`CARD`] is the switch's and [`HOST_DEVICE`] the host's.
+fn add_card(namespace: &Namespace) -> Result<()> {
+    namespace.ip(&["link", "add", HOST_DEVICE, "type", "veth", "peer", "name", CARD])?;
+    namespace.ip(&["link", "set", CARD, "up"])
+}
+
+/// Makes [`HOST_DEVICE`], which is there, what the client sends to. UDP and TCP go no further: the stack would look up a route for each packet, which costs more than its way.
+fn set_up_host(namespace: &Namespace) -> Result<()> {
+    namespace.ip(&["link", "set", HOST_DEVICE, "address", HOST_MAC])?;
+    namespace.add_address(HOST_DEVICE, HOST_CIDR)?;
+    namespace.traffic_control(&["qdisc", "add", "dev", HOST_DEVICE, "clsact"])?;
+    // The protocol of an IPv4 header behind an Ethernet header: TCP or UDP.
+    let bytecode = format!("5,48 0 0 23,21 2 0 6,21 1 0 17,6 0 0 4294967295,6 0 0 {DROP}");
+    namespace.filter(HOST_DEVICE, "ingress", &bytecode)?;
+    namespace.ip(&["neigh", "replace", CLIENT_IP, "lladdr", CLIENT_MAC, "dev", HOST_DEVICE])
 }
 
 /// The end of a log, empty when there is none.

@@ -2,18 +2,17 @@
 
 use anyhow::Result;
 
-use super::{Setup, Switch};
-use crate::bench::generator;
+use super::{Setup, Switch, build_dir};
 
 const NAME: &str = "vhnull";
 
 pub fn start(setup: &Setup) -> Result<Switch> {
-    let program = generator::build_dir()?.join(NAME);
+    let program = build_dir()?.join(NAME);
     let process = setup.spawn(NAME, &program, |command| {
         command.arg(setup.core.to_string()).arg(&setup.socket_a).arg(&setup.socket_b);
         if setup.profile.has_tso() {
             command.arg("--tso");
         }
     })?;
-    Ok(Switch { processes: vec![process], log: setup.log(NAME), _namespace: None })
+    Ok(Switch { processes: vec![process], log: setup.log(NAME), namespace: None })
 }

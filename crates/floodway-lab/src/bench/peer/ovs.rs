@@ -42,7 +42,7 @@ pub fn start_ports(setup: &Setup, ports: &[PlannedPort]) -> Result<Switch> {
         environment(command, setup);
         command.arg(remote(setup)).arg(control_option(setup, NAME));
     })?;
-    Ok(Switch { processes: vec![vswitchd, database], log: setup.log(NAME), _namespace: None })
+    Ok(Switch { processes: vec![vswitchd, database], log: setup.log(NAME), namespace: None })
 }
 
 fn start_database(setup: &Setup) -> Result<Process> {

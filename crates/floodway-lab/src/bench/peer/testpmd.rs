@@ -29,5 +29,5 @@ pub fn start(setup: &Setup) -> Result<Switch> {
         command.args(["--", "--forward-mode=io", "--nb-cores=1", "--total-num-mbufs=32768"]);
         command.args(["--stats-period=3600"]);
     })?;
-    Ok(Switch { processes: vec![process], log: setup.log(NAME), _namespace: None })
+    Ok(Switch { processes: vec![process], log: setup.log(NAME), namespace: None })
 }
