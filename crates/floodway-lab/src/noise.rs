@@ -35,7 +35,7 @@ const ROUND_TRIPS: u32 = 200;
 const BATCHES: u32 = 50;
 /// After so long a probe between cores gives up.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// Cores of the probe: those that experiments use.
+/// Cores of [`Quiet`]: those that experiments use.
 const CORES: [usize; 2] = [0, 1];
 
 /// What a probe found while nothing of ours ran. What could not be measured is none.
@@ -51,7 +51,7 @@ impl Quiet {
     /// Measures for a fraction of a second.
     #[must_use]
     pub fn measure() -> Self {
-        Self { spin: spin(), round_trip_ns: round_trip_ns() }
+        Self { spin: spin(), round_trip_ns: round_trip_ns(CORES) }
     }
 }
 
@@ -85,17 +85,18 @@ fn spin() -> Option<f64> {
     Some(stats::quantile(&times, 0.9)? / least)
 }
 
-/// Two threads on two cores pass a number to and fro.
-fn round_trip_ns() -> Option<f64> {
+/// Nanoseconds in which a cache line goes from one core to the other and back: the median of batches. Two threads pass a number to and fro, for a few milliseconds.
+#[must_use]
+pub fn round_trip_ns(cores: [usize; 2]) -> Option<f64> {
     let (number, until) = (AtomicU32::new(0), Instant::now() + PATIENCE);
     let last = 2 * ROUND_TRIPS * BATCHES;
     thread::scope(|scope| {
         let echo = scope.spawn(|| {
-            pin_to(CORES[1])?;
+            pin_to(cores[1])?;
             (1..last).step_by(2).try_for_each(|odd| pass(&number, odd, until))
         });
         let asked = scope.spawn(|| {
-            pin_to(CORES[0])?;
+            pin_to(cores[0])?;
             (0..BATCHES).map(|batch| batch_ns(&number, batch, until)).collect::<Option<Vec<f64>>>()
         });
         echo.join().ok()??;

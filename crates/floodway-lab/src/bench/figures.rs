@@ -31,6 +31,9 @@ const WITHOUT_FEATURES: f64 = 1.05;
 /// Greatest accepted ratio of the time of an exchange of single frames to that of the same program without sleep.
 const PING_BESIDE_POLLING: f64 = 1.1;
 
+/// What a cache line takes from one core to the other and back.
+const ROUND_TRIP: &str = "cache line round trip";
+
 /// From this part of the client's own ceiling on, the ceiling binds and not the switch.
 const BINDS: f64 = 0.9;
 
@@ -101,6 +104,10 @@ pub fn rows(cases: &[Case], kinds: &[PeerKind], slices: &[Slice], compared: bool
         }
     }
     report::add_intervals(&mut rows, &samples(cases, kinds, slices), SEED);
+    let between_cores = cases.iter().map(|case| {
+        Row::value(format!("{ROUND_TRIP} {}", case.name()), "ns", round_trip(case, slices))
+    });
+    rows.extend(between_cores);
     rows
 }
 
@@ -158,6 +165,13 @@ fn comparison(case: &Case, peer: PeerKind, slices: &[Slice], metric: &Metric) ->
     Samples { name, unit, value, baseline, ..Samples::default() }
 }
 
+/// Median round trip of a cache line between the two cores while a case was measured, in nanoseconds.
+fn round_trip(case: &Case, slices: &[Slice]) -> Option<f64> {
+    let name = case.name();
+    let of_case = slices.iter().filter(|slice| slice.case == name);
+    stats::median(&of_case.filter_map(|slice| slice.round_trip_ns).collect::<Vec<_>>())
+}
+
 /// Slices that nothing has disturbed, by number.
 fn quiet<'a>(case: &Case, peer: PeerKind, slices: &'a [Slice]) -> BTreeMap<u32, &'a Slice> {
     let quiet = of(case, peer, slices).filter(|slice| slice.disturbance.is_quiet());
@@ -169,16 +183,19 @@ fn of<'a>(case: &Case, peer: PeerKind, slices: &'a [Slice]) -> impl Iterator<Ite
     slices.iter().filter(move |slice| slice.peer == peer && slice.case == name)
 }
 
-/// One line per case, one column per switch: median, cycles, and Floodway's ratio with its interval.
+/// One line per case, one column per switch: median, cycles, and Floodway's ratio with its interval; and how far apart the two cores were.
 pub fn table(cases: &[Case], kinds: &[PeerKind], slices: &[Slice]) -> String {
     let mut table = Table::new();
     table.load_style(UTF8_FULL_CONDENSED);
     table.set_content_arrangement(ContentArrangement::Dynamic);
     let header = kinds.iter().map(ToString::to_string);
-    table.set_header(["case".to_owned(), "unit".to_owned()].into_iter().chain(header));
+    let header = ["case".to_owned(), "unit".to_owned()].into_iter().chain(header);
+    table.set_header(header.chain([ROUND_TRIP.to_owned()]));
     for case in cases {
         let cells = kinds.iter().map(|kind| cell(case, *kind, slices));
-        table.add_row([case.name(), headline(case).unit.to_owned()].into_iter().chain(cells));
+        let cells = [case.name(), headline(case).unit.to_owned()].into_iter().chain(cells);
+        let between_cores = round_trip(case, slices).map_or("-".into(), |ns| format!("{ns:.0} ns"));
+        table.add_row(cells.chain([between_cores]));
     }
     table.to_string()
 }
@@ -278,8 +295,8 @@ pub(super) mod tests {
         let mut measurement = measurement();
         measurement.received = (mpps * measurement.seconds * 1e6) as u64;
         let (case, disturbance) = ("64B 1 flow".into(), Disturbance::default());
-        let (switch_cpu, tsc_hz) = (1.0, 2_600_000_000);
-        Slice { case, peer, number, measurement, disturbance, switch_cpu, tsc_hz }
+        let (round_trip_ns, switch_cpu, tsc_hz) = (Some(200.0), 1.0, 2_600_000_000);
+        Slice { case, peer, number, measurement, disturbance, round_trip_ns, switch_cpu, tsc_hz }
     }
 
     const KINDS: [PeerKind; 2] = [PeerKind::Floodway, PeerKind::OvsDpdk];
@@ -305,6 +322,11 @@ pub(super) mod tests {
         assert_eq!((rows[1].unit.as_str(), rows[1].baseline), ("cycles", Some(260.0)));
         // The case with many flows was never measured: that is short, not a pass.
         assert_eq!(rows[2].verdict, Some(Verdict::BelowTarget));
+        let round_trip = &rows[4];
+        assert_eq!(
+            (round_trip.name.as_str(), round_trip.value),
+            ("cache line round trip 64B 1 flow", Some(200.0))
+        );
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::case::Case;
 use super::contention::PollerTime;
 use super::generator::{Client, Generator, Measurement, Totals};
 use super::peer::{PeerKind, Setup, Switch};
-use crate::noise::Disturbance;
+use crate::noise::{self, Disturbance};
 
 /// Before each slice frames move for so long and are not counted: caches fill, and a switch that sleeps wakes up.
 const SETTLE: Duration = Duration::from_millis(20);
@@ -29,6 +29,8 @@ pub struct Slice {
     pub number: u32,
     pub measurement: Measurement,
     pub disturbance: Disturbance,
+    /// Round trip of a cache line between the two cores before the round, in nanoseconds.
+    pub round_trip_ns: Option<f64>,
     /// CPU time of the switch's processes that move frames by the slice's time: 1 is a core.
     pub switch_cpu: f64,
     pub tsc_hz: u64,
@@ -124,6 +126,7 @@ impl Entry<'_> {
             number,
             measurement,
             disturbance: Disturbance { steal, strangers },
+            round_trip_ns: None,
             switch_cpu: after.ran_since(&before).as_secs_f64() / took.as_secs_f64(),
             tsc_hz: self.client.tsc_hz,
         })
@@ -212,8 +215,11 @@ fn round(
     outcome: &mut Outcome,
 ) -> bool {
     let mut is_quiet = true;
+    // Nothing runs between rounds.
+    let round_trip_ns = noise::round_trip_ns([args.switch_core, args.client_core]);
     entries.retain_mut(|entry| match entry.slice(case, number, SETTLE, args) {
         Ok(slice) => {
+            let slice = Slice { round_trip_ns, ..slice };
             is_quiet &= slice.disturbance.is_quiet();
             outcome.slices.push(slice);
             true
