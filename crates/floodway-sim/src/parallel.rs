@@ -8,8 +8,8 @@
 //! each other's flows ([`env`](crate::env)). Threads share out the parts; a part is always run by one thread, and which one makes no difference to it.
 //!
 //! **Windows.** Let `begin` be the time of the earliest event of all parts, and the look-ahead the least delay of a link between two
-//! parts. What happens at `begin` or later has no effect on another part before `begin` plus the look-ahead. So all parts run up to that time, without
-//! it, on their own; then they exchange what they have sent, and the next window begins. Time without events is skipped.
+//! parts. What happens at `begin` or later has no effect on another part before `begin` plus the look-ahead. So all parts run up to that
+//! time, but not including it, on their own; then they exchange what they have sent, and the next window begins. Time without events is skipped.
 //!
 //! **One barrier a window.** A part leaves what it has for others, and the time of its earliest event or of what it has sent, in the
 //! set of mailboxes of the next window; there are two sets, used in turn. Behind the barrier each thread finds `begin` from those times, takes the mail of
@@ -132,17 +132,19 @@ impl Parallel {
     /// If a part panics.
     pub fn run(&mut self, end: Instant, threads: NonZeroUsize) {
         let parts = self.worlds.len();
-        let per_thread = parts.div_ceil(threads.get().min(parts));
-        let groups: Vec<_> = self.worlds.chunks_mut(per_thread).enumerate().collect();
-        let exchange = Exchange::new(parts, groups.len());
+        let threads = threads.get().min(parts);
+        let exchange = Exchange::new(parts, threads);
         let (ahead, exchange) = (self.look_ahead, &exchange);
-        let work = |(group, worlds)| {
+        let work = |(first, worlds)| {
             let _guard = exchange.barrier.guard();
-            let mut worker = Worker { first: group * per_thread, worlds, exchange };
+            let mut worker = Worker { first, worlds, exchange };
             // A broken barrier is due to a thread that panics, which `join` returns.
             let _ = worker.run(end, ahead);
         };
+        let groups = groups(&mut self.worlds, threads);
         std::thread::scope(|scope| {
+            // Of threads that cannot be created, too, those that wait must hear.
+            let _guard = exchange.barrier.guard();
             let mut groups = groups.into_iter();
             let own = groups.next();
             let others: Vec<_> = groups.map(|group| scope.spawn(move || work(group))).collect();
@@ -152,6 +154,19 @@ impl Parallel {
                 .for_each(|thread| thread.join().unwrap_or_else(|e| resume_unwind(e)));
         });
     }
+}
+
+/// Divides the parts among so many threads, of which none has more than one part more than another. With each group comes the number of its first part.
+fn groups(mut worlds: &mut [World], threads: usize) -> Vec<(usize, &mut [World])> {
+    let mut first = 0;
+    let group = |left: usize| {
+        let count = worlds.len().div_ceil(left);
+        let (own, others) = std::mem::take(&mut worlds).split_at_mut(count);
+        worlds = others;
+        first += count;
+        (first - count, own)
+    };
+    (1..=threads).rev().map(group).collect()
 }
 
 /// What a part has sent to another in one window.
@@ -212,7 +227,7 @@ impl Worker<'_> {
                 world.run_part(last);
                 self.exchange.send(part, world, next_set);
             }
-            if begin > end {
+            if begin > end || begin == Instant::NEVER {
                 break;
             }
         }

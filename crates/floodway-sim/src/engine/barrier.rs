@@ -6,7 +6,7 @@
 //!
 //! **Rule.** The last thread that arrives begins the next generation. The others look for that a number of times, in which nothing but
 //! that word is read, and then sleep. The last one makes a system call only if somebody sleeps. Where there are more threads
-//! than processors, nobody looks before it sleeps: who is waited for may need the processor.
+//! than processors, nobody looks before it sleeps: the thread that it waits for may need the processor.
 //!
 //! **Invariants.** `asleep` and what wakes sleepers change under the lock, so nobody goes to sleep in a generation that is over. What a
 //! thread has written before it arrives is seen by all behind the barrier. A thread that panics breaks the barrier,
@@ -19,7 +19,7 @@ use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// How often a thread looks before it sleeps: some 50 us.
+/// How often a thread looks before it sleeps: tens to hundreds of microseconds, by how long the processor takes for a pause.
 const LOOKS: u32 = 10_000;
 
 /// A thread has panicked, so that the others would wait forever.

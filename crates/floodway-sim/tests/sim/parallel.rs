@@ -241,6 +241,20 @@ fn a_network_without_links_between_parts_runs_to_the_end_at_once() {
     assert_eq!(history, scene.whole());
 }
 
+#[test]
+fn a_run_for_ever_ends_when_nothing_is_left() {
+    for (parts, threads) in [(1, 1), (4, 1), (4, 3)] {
+        let scene = Scene { net: tree, pairing: Pairing::Fresh, seed: 5 };
+        let mut world = scene.world();
+        let small = |entry: Entry| Entry { work: Work::Transfer(20_000), ..entry };
+        let entries = scene.entries().into_iter().take(50).map(small).collect();
+        world.add_app(Replay::new(entries, traffic(2, scene.pairing, 0).stack));
+        let mut parallel = Parallel::new(world, parts).unwrap();
+        parallel.run(Instant::NEVER, NonZeroUsize::new(threads).unwrap());
+        assert_eq!(parallel.packets(), 0);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(6))]
 

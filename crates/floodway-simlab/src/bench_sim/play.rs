@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::time::{Duration, Instant as Wall};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use floodway_core::congestion::Algorithm;
 use floodway_core::rtt::RtoLimits;
 use floodway_sim::Instant;
@@ -41,8 +41,9 @@ pub fn play(scenario: &Scenario) -> Outcome {
 /// Runs it in parts, by so many threads. Its digest is the same for any number of them.
 ///
 /// # Errors
-/// When a link between parts has no delay.
+/// When there are fewer parts than threads, or a link between parts has no delay.
 pub fn play_in_parts(scenario: &Scenario, threads: NonZeroUsize) -> Result<Outcome> {
+    ensure!(threads.get() <= PARTS, "--threads {threads}: the network has {PARTS} parts");
     let (mut world, app) = populated(scenario);
     world.fingerprint();
     let mut parallel = Parallel::new(world, PARTS)?;
