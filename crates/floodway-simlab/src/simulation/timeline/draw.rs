@@ -44,6 +44,12 @@ pub struct Drawn {
     pub packets: Vec<PacketAt>,
     /// How many bytes might have been sent, by the congestion window.
     pub limits: Vec<[f64; 2]>,
+    /// The VM sends.
+    #[serde(skip)]
+    outwards: bool,
+    /// Packets and limits before what is drawn, with which curves begin.
+    #[serde(skip)]
+    earlier: (Vec<PacketAt>, Vec<[f64; 2]>),
 }
 
 /// What a vCPU did.
@@ -52,6 +58,22 @@ pub struct Vcpu {
     name: String,
     runs: Vec<[f64; 2]>,
     waits: Vec<[f64; 2]>,
+}
+
+#[cfg(test)]
+impl Vcpu {
+    /// When its last stretch ends.
+    pub fn end(&self) -> f64 {
+        self.runs.iter().chain(&self.waits).map(|stretch| stretch[1]).fold(0.0, f64::max)
+    }
+}
+
+#[cfg(test)]
+impl PacketAt {
+    /// It is at this point.
+    pub fn is(&self, point: &str) -> bool {
+        self.point == point
+    }
 }
 
 /// A packet at a point.
@@ -128,13 +150,21 @@ fn drawn(case: &Case, seed: u64, seen: &Seen, [from, to]: [f64; 2]) -> Drawn {
     let stretches = seen.played.path.iter();
     let path = stretches.map(|s| (s.spent, [at(s.from), at(s.to)])).filter(|s| inside(&s.1));
     let named = PHASES.into_iter().zip(phases(case, transfer));
-    let window = [from, to].map(|ms| begun + std::time::Duration::from_secs_f64(ms / 1e3));
+    // Of what came after the transfer there is no record.
+    let window = [from, to.min(at(ended))];
+    let window = window.map(|ms| begun + std::time::Duration::from_secs_f64(ms / 1e3));
     let names = (0..=case.vms as usize).map(|n| match n {
         DRIVER => "driver domain".to_owned(),
         VM if case.outwards => "VM 1, sends".to_owned(),
         VM => "VM 1, receives".to_owned(),
         other => format!("VM {other}"),
     });
+    let limits = seen.limits.iter();
+    let limits = limits.map(|(time, bytes)| [at(*time), *bytes.min(&case.bytes) as f64]);
+    let (earlier_limits, limits) =
+        limits.filter(|limit| limit[0] <= to).partition(|limit| limit[0] < from);
+    let (earlier, packets) =
+        packets(&seen.passages, begun, to).into_iter().partition(|packet| packet.at < from);
     Drawn {
         seed,
         round: transfer.round,
@@ -142,13 +172,10 @@ fn drawn(case: &Case, seed: u64, seen: &Seen, [from, to]: [f64; 2]) -> Drawn {
         phases: named.map(|(name, [a, b])| (name, [at(a), at(b)])).collect(),
         path: path.collect(),
         vcpus: names.enumerate().map(|(n, name)| vcpu(n, name, seen, window, begun)).collect(),
-        packets: packets(&seen.passages, begun, [from, to]),
-        limits: seen
-            .limits
-            .iter()
-            .map(|(time, bytes)| [at(*time), *bytes.min(&case.bytes) as f64])
-            .filter(|point| point[0] >= from && point[0] <= to)
-            .collect(),
+        packets,
+        limits,
+        outwards: case.outwards,
+        earlier: (earlier, earlier_limits),
     }
 }
 
@@ -169,7 +196,8 @@ fn vcpu(n: usize, name: String, seen: &Seen, window: [Instant; 2], begun: Instan
     Vcpu { name, runs, waits }
 }
 
-fn packets(passages: &[Passage], begun: Instant, [from, to]: [f64; 2]) -> Vec<PacketAt> {
+/// The packets of a connection up to `to`.
+fn packets(passages: &[Passage], begun: Instant, to: f64) -> Vec<PacketAt> {
     let of_sender = |passage: &&Passage| passage.packet.from == Side::Client;
     let first = passages.iter().find(of_sender).and_then(|passage| passage.packet.tcp());
     let Some(base) = first.map(|segment| segment.seq + 1) else { return Vec::new() };
@@ -180,13 +208,7 @@ fn packets(passages: &[Passage], begun: Instant, [from, to]: [f64; 2]) -> Vec<Pa
         let end = if end.before(base) { 0 } else { end.since(base) };
         let at = ms(passage.at.since(begun));
         let point = name(passage.point);
-        (at >= from && at <= to).then_some(PacketAt {
-            at,
-            point,
-            of_sender,
-            end,
-            bytes: segment.len,
-        })
+        (at <= to).then_some(PacketAt { at, point, of_sender, end, bytes: segment.len })
     };
     passages.iter().filter_map(one).collect()
 }
@@ -225,7 +247,7 @@ fn panel(name: &str, drawn: &Drawn) -> Panel {
         lane("spent with", spent_in_words(drawn), Content::Owners(path.collect())),
     ];
     for (n, vcpu) in drawn.vcpus.iter().enumerate() {
-        let sum = |all: &[[f64; 2]]| all.iter().map(|[from, to]| to - from).sum::<f64>();
+        let sum = |all: &[[f64; 2]]| all.iter().fold(0.0, |sum, [from, to]| sum + to - from);
         let summary = format!("runs {:.2} ms, waits {:.2} ms", sum(&vcpu.runs), sum(&vcpu.waits));
         let colour = [5, 0, 1, 3, 2, 4][n.min(5)];
         let (runs, waits) = (vcpu.runs.clone(), vcpu.waits.clone());
@@ -245,7 +267,7 @@ fn panel(name: &str, drawn: &Drawn) -> Panel {
 fn spent_in_words(drawn: &Drawn) -> String {
     let time = |wanted: Spent| {
         let own = drawn.path.iter().filter(|(spent, _)| *spent == wanted);
-        own.map(|(_, [from, to])| to - from).sum::<f64>()
+        own.fold(0.0, |sum, (_, [from, to])| sum + to - from)
     };
     let all = Spent::ALL.into_iter().map(|spent| (spent, time(spent)));
     let some = all.filter(|(_, ms)| *ms > 0.0);
@@ -257,9 +279,8 @@ fn marks(name: &str, sent: &str, received: &str, drawn: &Drawn) -> Lane {
         drawn.packets.iter().filter(|p| p.point == point).map(|p| p.at).collect()
     };
     let (above, below) = (times(sent), times(received));
-    let from_sender =
-        |point: &str| drawn.packets.iter().any(|p| p.point == point && p.of_sender && p.bytes > 0);
-    let colour = |point: &str| if from_sender(point) { DATA } else { ACK };
+    let is_outwards = |point: &str| matches!(point, "sent" | "to-network" | "peer-received");
+    let colour = |point: &str| if is_outwards(point) == drawn.outwards { DATA } else { ACK };
     let summary = format!("{} sent, {} received", above.len(), below.len());
     let content = Content::Marks { above: (colour(sent), above), below: (colour(received), below) };
     Lane { name: name.to_owned(), summary, content }
@@ -268,18 +289,20 @@ fn marks(name: &str, sent: &str, received: &str, drawn: &Drawn) -> Lane {
 fn curves(drawn: &Drawn) -> Lane {
     let highest = |point: &str, of_sender: bool| {
         let mut most = 0;
-        let own = drawn.packets.iter().filter(|p| p.point == point && p.of_sender == of_sender);
+        let all = drawn.earlier.0.iter().chain(&drawn.packets);
+        let own = all.filter(|p| p.point == point && p.of_sender == of_sender);
         let point = |p: &PacketAt| {
             most = most.max(p.end);
             [p.at, f64::from(most) / 1e3]
         };
         own.map(point).collect::<Vec<_>>()
     };
-    let outwards = drawn.packets.iter().any(|p| p.point == "sent" && p.bytes > 0);
-    let sent = if outwards { "sent" } else { "peer-sent" };
-    let passed = if outwards { "to-network" } else { "to-vm" };
-    let heard = if outwards { "at-card" } else { "to-network" };
-    let limits = drawn.limits.iter().map(|[at, bytes]| [*at, bytes / 1e3]).collect();
+    let [sent, passed, heard] = match drawn.outwards {
+        true => ["sent", "to-network", "at-card"],
+        false => ["peer-sent", "to-vm", "to-network"],
+    };
+    let limits = drawn.earlier.1.iter().chain(&drawn.limits);
+    let limits = limits.map(|[at, bytes]| [*at, bytes / 1e3]).collect();
     let curves = vec![
         (LIMIT, limits),
         (DATA, highest(sent, true)),

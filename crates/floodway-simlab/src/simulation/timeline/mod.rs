@@ -89,8 +89,9 @@ impl Args {
     /// Simulates the cell.
     ///
     /// # Errors
-    /// When not exactly one cell fits, or it has no such transfer; the error names what there is.
+    /// When the window is none, not exactly one cell fits, or it has no such transfer; the error names what there is.
     pub fn run(&self, experiment: &Experiment, threads: Option<NonZeroUsize>) -> Result<Outcome> {
+        self.check_window()?;
         let runs = self.select(experiment.runs()?)?;
         let threads = threads.or_else(|| available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN);
         let all = engine::sweep(&runs, threads, |run| play::all(case(run)?, run.seed), |_| ());
@@ -122,6 +123,13 @@ impl Args {
         let variant = |((name, account), drawn)| Variant { name, account, drawn };
         let variants = variants.map(variant).collect();
         Ok(Outcome { experiment: experiment.name.clone(), cell, variants, svg })
+    }
+
+    fn check_window(&self) -> Result<()> {
+        let (from, to) = (self.from_ms, self.to_ms.unwrap_or(f64::MAX));
+        ensure!(from.is_finite() && from >= 0.0, "--from-ms {from}: give at least 0");
+        ensure!(to.is_finite() && to > from, "--to-ms {to}: give more than --from-ms, {from}");
+        Ok(())
     }
 
     /// The runs of the one cell that is meant.

@@ -72,6 +72,46 @@ fn a_drawing_that_is_cut_says_so() {
 }
 
 #[test]
+fn nothing_is_drawn_of_what_came_after_a_transfer() {
+    let outcome = args(&CELL).run(&experiment(), None).unwrap();
+    let lengths: Vec<_> = outcome.variants.iter().map(|v| v.drawn.whole_ms).collect();
+    assert!((lengths[0] - lengths[1]).abs() > 1.0, "one is longer: {lengths:?}");
+    for variant in &outcome.variants {
+        let whole = variant.drawn.whole_ms;
+        assert!(variant.drawn.vcpus.iter().all(|vcpu| vcpu.end() <= whole + 1e-6), "{variant:?}");
+    }
+    assert!(!outcome.svg.contains("-0.00"));
+}
+
+#[test]
+fn a_drawing_that_begins_later_has_the_same_colours_and_goes_on_where_curves_are() {
+    let whole = args(&CELL).run(&experiment(), None).unwrap();
+    let [_, half] = whole.variants[0].drawn.phases[2].1.map(|ms| ms * 0.999);
+    let cut = Args { from_ms: half, ..args(&CELL) }.run(&experiment(), None).unwrap();
+    let sent = |outcome: &Outcome| {
+        outcome.variants[0].drawn.packets.iter().filter(|p| p.is("sent")).count()
+    };
+    assert!(sent(&cut) < sent(&whole));
+    let curve = cut.svg.matches("line thin s0").count();
+    assert_eq!(curve, whole.svg.matches("line thin s0").count());
+    let empty = cut.svg.matches("line thin s0\" d=\"\"").count();
+    assert_eq!(empty, 0, "the bytes that were sent before are where the curve begins");
+}
+
+#[test]
+fn a_window_that_is_none_is_an_error() {
+    let error = |args: Args| args.run(&experiment(), None).unwrap_err().to_string();
+    for from_ms in [-1.0, f64::NAN, f64::INFINITY] {
+        let error = error(Args { from_ms, ..args(&CELL) });
+        assert!(error.starts_with("--from-ms"), "{error}");
+    }
+    for to_ms in [0.0, f64::INFINITY] {
+        let error = error(Args { to_ms: Some(to_ms), ..args(&CELL) });
+        assert!(error.starts_with("--to-ms"), "{error}");
+    }
+}
+
+#[test]
 fn exactly_one_cell_has_to_fit() {
     let error =
         |cell: &[&str]| args(cell).select(experiment().runs().unwrap()).unwrap_err().to_string();
