@@ -11,6 +11,10 @@
 //! one that is lost by this rule are lost, too. The walk starts at the highest sacked entry and stops at
 //! `examined`, below which every entry is sacked or lost already, so that its cost is shared by the ACKs.
 //!
+//! ACKs repeat blocks, each a little longer than the last time. A sacked entry stays sacked until it is acknowledged, so
+//! what a block covered once need not be looked at again: the last few blocks are kept, and a new one that begins in one
+//! of them is walked from that one's end.
+//!
 //! Each entry knows what the queues of the host had taken before it. Whoever knows what has left them by now can tell whether
 //! it is there still: a timeout says nothing about it then.
 //!
@@ -22,6 +26,8 @@ use std::collections::VecDeque;
 use crate::Instant;
 
 const DUP_THRESH: u32 = 3;
+/// Blocks that are kept: as many as an ACK has at most.
+const KEPT_BLOCKS: usize = 4;
 
 /// A mark of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +100,10 @@ pub(super) struct Scoreboard {
     resent: u32,
     highest_sacked: u64,
     examined: u64,
+    /// Blocks of which every entry is sacked or acknowledged.
+    blocks: [(u64, u64); KEPT_BLOCKS],
+    /// The one that was kept first.
+    oldest_block: usize,
     /// No entry below is lost and not resent.
     resend_from: u64,
     /// Bytes that the host's queues have taken.
@@ -137,7 +147,10 @@ impl Scoreboard {
 
     /// Marks what a block covers as sacked.
     pub(super) fn sack(&mut self, left: u64, right: u64, news: &mut News) {
-        let first = self.entries.partition_point(|entry| entry.start < left);
+        let right = right.min(self.entries.back().map_or(0, Entry::end));
+        let Some(known) = self.keep_block(left, right) else { return };
+        let first =
+            self.entries.partition_point(|entry| entry.start < left || entry.end() <= known);
         for at in first..self.entries.len() {
             let entry = self.entries[at];
             if entry.end() > right {
@@ -153,6 +166,22 @@ impl Scoreboard {
             self.highest_sacked = self.highest_sacked.max(entry.end());
             news.add(&entry);
         }
+    }
+
+    /// Keeps a block, whose entries the caller marks now. Returns up to where they are sacked already; `None` if all are.
+    fn keep_block(&mut self, left: u64, right: u64) -> Option<u64> {
+        let begins_in = |&(l, r): &(u64, u64)| l <= left && left <= r;
+        let Some(block) = self.blocks.iter_mut().find(|block| begins_in(block)) else {
+            self.blocks[self.oldest_block] = (left, right);
+            self.oldest_block = (self.oldest_block + 1) % KEPT_BLOCKS;
+            return Some(left);
+        };
+        let (_, known) = *block;
+        if right <= known {
+            return None;
+        }
+        *block = (left, right);
+        Some(known)
     }
 
     /// Applies `IsLost`; says how many bytes it marked.
@@ -280,7 +309,8 @@ impl Scoreboard {
         if self.sacked == 0 {
             return None;
         }
-        let mut below = self.entries.iter().take_while(|e| e.start < self.highest_sacked);
+        let first = self.entries.partition_point(|entry| entry.end() <= self.examined);
+        let mut below = self.entries.range(first..).take_while(|e| e.start < self.highest_sacked);
         below.find(|e| e.mark == Mark::None).map(|e| (e.start, e.len))
     }
 
@@ -480,9 +510,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn counters_are_sums(steps in steps()) {
+        fn marks_and_counters_agree(steps in steps()) {
             let mut board = Scoreboard::default();
             let (mut una, mut nxt) = (0_u64, 0_u64);
+            let mut blocks = Vec::new();
             for step in steps {
                 match step {
                     Step::Send(n) => (0..n).for_each(|_| {
@@ -495,7 +526,9 @@ mod tests {
                     }
                     Step::Sack(start, n) => {
                         let left = una.next_multiple_of(100) + start * 100;
-                        sack(&mut board, left, (left + n * 100).min(nxt));
+                        let right = (left + n * 100).min(nxt);
+                        sack(&mut board, left, right);
+                        blocks.push((left, right));
                     }
                     Step::Find => { board.find_losses(MSS); }
                     Step::Resend => if let Some((start, _)) = board.next_lost() {
@@ -521,6 +554,11 @@ mod tests {
                 prop_assert_eq!(u64::from(outstanding), nxt - una);
                 let first_lost = board.entries.iter().find(|e| e.mark == Mark::Lost).map(|e| e.start);
                 prop_assert_eq!(board.next_lost().map(|l| l.0), first_lost);
+                let covered = |e: &Entry| blocks.iter().any(|&(l, r)| l <= e.start && e.end() <= r);
+                prop_assert!(board.entries.iter().all(|e| covered(e) == (e.mark == Mark::Sacked)));
+                let mut below = board.entries.iter().take_while(|e| e.start < board.highest_sacked);
+                let hole = below.find(|e| e.mark == Mark::None).filter(|_| board.sacked > 0);
+                prop_assert_eq!(board.first_hole(), hole.map(|e| (e.start, e.len)));
             }
         }
     }
