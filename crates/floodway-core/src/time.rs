@@ -55,6 +55,13 @@ impl Instant {
     pub const fn nanos_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
+
+    /// The point in time `ns` nanoseconds later.
+    #[must_use]
+    #[inline]
+    pub const fn plus_nanos(self, ns: u64) -> Self {
+        Self(self.0.saturating_add(ns))
+    }
 }
 
 #[inline]

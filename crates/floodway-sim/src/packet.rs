@@ -208,6 +208,8 @@ const NIL: u32 = u32::MAX;
 #[derive(Clone, Debug)]
 struct Slot {
     packet: Packet,
+    /// [`Packet::len`], which a packet is asked for at every hop.
+    len: u32,
     next: u32,
     used: bool,
 }
@@ -243,14 +245,15 @@ impl Pool {
     #[inline]
     pub fn insert(&mut self, packet: Packet) -> PacketId {
         self.live += 1;
+        let len = packet.len();
         if self.free == NIL {
-            self.slots.push(Slot { packet, next: NIL, used: true });
+            self.slots.push(Slot { packet, len, next: NIL, used: true });
             return PacketId(self.slots.len() as u32 - 1);
         }
         let id = self.free;
         let slot = &mut self.slots[id as usize];
         self.free = slot.next;
-        *slot = Slot { packet, next: NIL, used: true };
+        *slot = Slot { packet, len, next: NIL, used: true };
         PacketId(id)
     }
 
@@ -275,7 +278,24 @@ impl Pool {
         &self.slots[id.0 as usize].packet
     }
 
-    /// A packet, to change.
+    /// Bytes of IP packets that a packet is on the wire: its [`Packet::len`].
+    #[must_use]
+    #[inline]
+    pub fn len(&self, id: PacketId) -> u32 {
+        let slot = &self.slots[id.0 as usize];
+        debug_assert_eq!(slot.len, slot.packet.len(), "the length changed in the pool");
+        slot.len
+    }
+
+    /// Cuts the first packet off a GSO packet ([`Packet::split_front`]).
+    pub fn split_front(&mut self, id: PacketId) -> Option<Packet> {
+        let slot = &mut self.slots[id.0 as usize];
+        let first = slot.packet.split_front();
+        slot.len = slot.packet.len();
+        first
+    }
+
+    /// A packet, to change; its length has to stay.
     #[inline]
     pub fn get_mut(&mut self, id: PacketId) -> &mut Packet {
         &mut self.slots[id.0 as usize].packet
@@ -355,7 +375,7 @@ impl Fifo {
         }
         self.tail = id.0;
         self.packets += 1;
-        self.bytes += u64::from(pool.get(id).len());
+        self.bytes += u64::from(pool.len(id));
     }
 
     /// The first packet.
@@ -373,14 +393,14 @@ impl Fifo {
             self.tail = NIL;
         }
         self.packets -= 1;
-        self.bytes -= u64::from(pool.get(id).len());
+        self.bytes -= u64::from(pool.len(id));
         Some(id)
     }
 
     /// Takes the first packet; of a GSO packet the first piece, whose rest stays at the front.
     pub fn pop_piece(&mut self, pool: &mut Pool) -> Option<PacketId> {
         let id = self.front()?;
-        let Some(first) = pool.get_mut(id).split_front() else { return self.pop(pool) };
+        let Some(first) = pool.split_front(id) else { return self.pop(pool) };
         self.bytes -= u64::from(first.len());
         Some(pool.insert(first))
     }

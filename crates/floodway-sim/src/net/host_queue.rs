@@ -73,7 +73,7 @@ impl HostQueue {
 impl Discipline for HostQueue {
     fn enqueue(&mut self, id: PacketId, now: Instant, pool: &mut Pool) -> Result<(), Refused> {
         while self.config.segment
-            && let Some(first) = pool.get_mut(id).split_front()
+            && let Some(first) = pool.split_front(id)
         {
             let first = pool.insert(first);
             self.push(first, now, pool);

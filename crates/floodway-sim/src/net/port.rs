@@ -33,6 +33,17 @@ pub struct PortStats {
     pub busy: Duration,
 }
 
+/// What a port's link makes of packets of one length. The next packet is mostly as long as the last, and no division is due.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Timing {
+    /// Bytes of the packets; zero is the length of none.
+    len: u32,
+    /// Nanoseconds for which one keeps the transmitter busy.
+    busy: u64,
+    /// Nanoseconds from the end of its transmission to its arrival, without jitter.
+    delay: u64,
+}
+
 /// A packet on its way to another part of the network.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Crossing {
@@ -74,11 +85,15 @@ pub struct Port {
     pub(super) beyond: Option<u8>,
     pub(super) queue: Queue,
     pub(super) rng: Rng,
+    pub(super) timing: Timing,
     pub(super) busy_until: Instant,
     /// Of the packets so far: jitter does not reorder.
     pub(super) last_arrival: Instant,
     /// A [`NetEvent::PortFree`] is pending.
     pub(super) waiting: bool,
+    /// Nanoseconds for which it was busy.
+    pub(super) busy: u64,
+    /// All but how long it was busy.
     pub(super) stats: PortStats,
 }
 
@@ -109,6 +124,7 @@ impl Port {
 
     /// Its link, to change.
     pub fn link_mut(&mut self) -> &mut Link {
+        self.timing = Timing::default();
         &mut self.link
     }
 
@@ -123,8 +139,8 @@ impl Port {
 
     /// What it has done.
     #[must_use]
-    pub const fn stats(&self) -> &PortStats {
-        &self.stats
+    pub const fn stats(&self) -> PortStats {
+        PortStats { busy: Duration::from_nanos(self.busy), ..self.stats }
     }
 
     /// Packets marked by the port's queue.
@@ -187,6 +203,16 @@ impl Port {
     }
 
     #[inline]
+    fn timing(&mut self, len: u32) -> Timing {
+        if self.timing.len != len {
+            let busy = self.link.transmission_ns(len, 1);
+            let delay = (Instant::ZERO + self.delay()).as_nanos();
+            self.timing = Timing { len, busy, delay };
+        }
+        self.timing
+    }
+
+    #[inline]
     fn transmit<E: Copy + From<NetEvent>>(
         &mut self,
         packet: PacketId,
@@ -196,18 +222,17 @@ impl Port {
     ) {
         // The card of a host has it: what its sender counted in the queues above ends here.
         pool.tx_completion(packet);
-        let len = pool.get(packet).len();
-        let busy = self.link.transmission(len, 1);
-        self.busy_until = clock.now() + busy;
+        let timing = self.timing(pool.len(packet));
+        self.busy_until = clock.now().plus_nanos(timing.busy);
         self.stats.packets += 1;
-        self.stats.bytes += u64::from(len);
-        self.stats.busy += busy;
+        self.stats.bytes += u64::from(timing.len);
+        self.busy += timing.busy;
         if self.link.loss > 0.0 && self.rng.chance(self.link.loss) {
             self.stats.lost += 1;
             pool.remove(packet);
             return;
         }
-        let mut arrival = self.busy_until + self.link.propagation + self.latency;
+        let mut arrival = self.busy_until.plus_nanos(timing.delay);
         if !self.link.jitter.is_zero() {
             let jitter = self.rng.below(self.link.jitter.as_nanos() as u64);
             arrival = (arrival + Duration::from_nanos(jitter)).max(self.last_arrival);

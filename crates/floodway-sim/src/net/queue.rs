@@ -113,7 +113,7 @@ impl ClassQueues {
         buffer: Option<&mut SharedBuffer>,
         pool: &mut Pool,
     ) -> Result<(), Refused> {
-        let len = u64::from(pool.get(packet).len());
+        let len = u64::from(pool.len(packet));
         let high = self.config.high_dscp >> (pool.get(packet).dscp & 63) & 1 != 0;
         let queue = if high { &mut self.high } else { &mut self.low };
         let full =
@@ -137,7 +137,7 @@ impl ClassQueues {
     ) -> Option<PacketId> {
         let packet = self.high.pop(pool).or_else(|| self.low.pop(pool))?;
         if let Some(buffer) = buffer {
-            buffer.give(u64::from(pool.get(packet).len()));
+            buffer.give(u64::from(pool.len(packet)));
         }
         Some(packet)
     }

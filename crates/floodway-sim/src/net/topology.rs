@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use super::buffer::SharedBuffer;
 use super::link::Link;
 use super::nic::{Nic, NicConfig};
-use super::port::{Port, PortStats, Queue};
+use super::port::{Port, PortStats, Queue, Timing};
 use super::queue::ClassQueues;
 use super::switch::{Switch, SwitchConfig};
 use super::{Net, Node, PortId};
@@ -87,6 +87,8 @@ impl Builder {
                 busy_until: Instant::ZERO,
                 last_arrival: Instant::ZERO,
                 waiting: false,
+                busy: 0,
+                timing: Timing::default(),
                 stats: PortStats::default(),
             });
         }
