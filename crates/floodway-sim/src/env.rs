@@ -22,7 +22,7 @@ use std::collections::VecDeque;
 
 use crate::cpu::CpuEvent;
 use crate::engine::Clock;
-use crate::flow::{FlowId, Flows, Side};
+use crate::flow::{End, FlowId, Flows, Side};
 use crate::ids::AppId;
 use crate::net::{Net, NetEvent};
 use crate::packet::{self, Address, Body, Ecn, Packet, PacketId, Pool, TxCompletion};
@@ -252,7 +252,10 @@ impl Env {
                 self.settle(flow, side);
             }
             Command::Datagram { flow, side, bytes, tag } => {
-                self.emit(flow, side, Body::Datagram { len: bytes, tag }, Ecn::NotEct);
+                let Some(flow) = self.flows.get(flow) else { return };
+                let body = Body::Datagram { len: bytes, tag };
+                let packet = self.packets.insert(Packet::of(flow, side, body, Ecn::NotEct));
+                self.send(packet);
             }
             Command::Compute { app, tag, .. } => {
                 self.notices.push_back((app, Notice::Computed(tag)));
@@ -267,24 +270,34 @@ impl Env {
             let bare = matches!(self.place(self.packets.get(id).dst), Place::Bare { .. });
             self.note(if bare { Point::PeerReceived } else { Point::Received }, id);
         }
-        let packet = self.packets.remove(id);
-        let side = packet.from.other();
-        if let Body::Notice(notice) = packet.body {
-            self.notice(&packet, notice);
-            return;
-        }
-        let Some(flow) = self.flows.get_mut(packet.flow) else { return };
+        let packet = self.packets.get(id);
+        let (flow, side) = (packet.flow, packet.from.other());
         match &packet.body {
-            Body::Datagram { tag, .. } => {
-                let notice = Notice::Datagram(packet.flow, side, *tag);
-                self.notices.push_back((AppId(flow.app), notice));
-            }
-            Body::Notice(_) => {}
             Body::Tcp(segment) => {
-                if let Some(connection) = &mut flow.end_mut(side).connection {
-                    connection.on_segment(segment, packet.ecn == Ecn::Ce, self.clock.now());
-                    self.settle(packet.flow, side);
+                let ce = packet.ecn == Ecn::Ce;
+                let taken = match self.flows.get_mut(flow).map(|flow| flow.end_mut(side)) {
+                    Some(End { connection: Some(connection), .. }) => {
+                        connection.on_segment(segment, ce, self.clock.now());
+                        true
+                    }
+                    _ => false,
+                };
+                self.packets.remove(id);
+                if taken {
+                    self.settle(flow, side);
                 }
+            }
+            Body::Datagram { tag, .. } => {
+                if let Some(flow) = self.flows.get(flow) {
+                    let notice = Notice::Datagram(flow.id(), side, *tag);
+                    self.notices.push_back((AppId(flow.app), notice));
+                }
+                self.packets.remove(id);
+            }
+            Body::Notice(notice) => {
+                let notice = *notice;
+                let packet = self.packets.remove(id);
+                self.notice(&packet, notice);
             }
         }
     }
@@ -356,16 +369,30 @@ impl Env {
     #[inline]
     pub(crate) fn settle(&mut self, id: FlowId, side: Side) {
         let now = self.clock.now();
-        while let Some(end) = self.flows.get_mut(id).map(|flow| flow.end_mut(side))
-            && let Some(connection) = &mut end.connection
-        {
-            connection.set_heartbeat(self.heartbeat_until[end.address.0 as usize]);
-            connection.set_queued(end.queued, end.queue_taken);
-            let Some(out) = connection.poll(now) else { break };
-            self.emit(id, side, Body::Tcp(out.segment), out.ecn);
+        while let Some(packet) = self.next_segment(id, side, now) {
+            self.send(packet);
         }
         self.arm(id, side);
         self.tell(id, side);
+    }
+
+    /// Takes the next segment that an end has to send.
+    #[inline]
+    fn next_segment(&mut self, id: FlowId, side: Side, now: Instant) -> Option<PacketId> {
+        let flow = self.flows.get_mut(id)?;
+        let end = flow.end_mut(side);
+        let connection = end.connection.as_mut()?;
+        connection.set_heartbeat(self.heartbeat_until[end.address.0 as usize]);
+        connection.set_queued(end.queued, end.queue_taken);
+        let packet = self.packets.draft();
+        let segment = packet.body.segment_mut();
+        let ecn = connection.poll(now, segment)?;
+        let charged = connection.tsq_enabled() && segment.seq_len() > 0;
+        packet.charge = if charged { packet.len() } else { 0 };
+        end.queued += u64::from(packet.charge);
+        end.queue_taken += u64::from(packet.charge);
+        packet.set_head(flow, side, ecn);
+        Some(self.packets.insert_draft())
     }
 
     /// Some of what an end has sent has left its host's queues.
@@ -385,19 +412,9 @@ impl Env {
         }
     }
 
-    fn emit(&mut self, id: FlowId, side: Side, body: Body, ecn: Ecn) {
-        let Some(flow) = self.flows.get_mut(id) else { return };
-        let mut packet = Packet::of(flow, side, body, ecn);
-        let end = flow.end_mut(side);
-        if end.connection.as_ref().is_some_and(Connection::tsq_enabled)
-            && packet.tcp().is_some_and(|segment| segment.seq_len() > 0)
-        {
-            packet.charge = packet.len();
-            end.queued += u64::from(packet.charge);
-            end.queue_taken += u64::from(packet.charge);
-        }
-        let place = self.place(packet.src);
-        let packet = self.packets.insert(packet);
+    /// A stack sends a packet.
+    fn send(&mut self, packet: PacketId) {
+        let place = self.place(self.packets.get(packet).src);
         match place {
             Place::Bare { host } => {
                 self.note(Point::PeerSent, packet);

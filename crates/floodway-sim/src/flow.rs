@@ -160,6 +160,15 @@ impl Packet {
             body,
         }
     }
+
+    /// Makes it one that an end of a flow sends, but for what it carries and how much of that counts with the sender.
+    #[inline]
+    pub(crate) fn set_head(&mut self, flow: &Flow, side: Side, ecn_bits: Ecn) {
+        let (end, to) = (flow.end(side), flow.end(side.other()));
+        let Self { flow: id, from, src, dst, hash, dscp, ecn, charge: _, body: _ } = self;
+        (*id, *from, *src, *dst) = (flow.id(), side, end.address, to.address);
+        (*hash, *dscp, *ecn) = (end.hash, end.dscp, ecn_bits);
+    }
 }
 
 /// Flows between two parts of the network, or within one.

@@ -115,6 +115,26 @@ pub enum Body {
     Notice(Notice),
 }
 
+impl Default for Body {
+    fn default() -> Self {
+        Self::Tcp(Segment::default())
+    }
+}
+
+impl Body {
+    /// Makes it a TCP segment, which is to be overwritten.
+    #[inline]
+    pub(crate) fn segment_mut(&mut self) -> &mut Segment {
+        if !matches!(self, Self::Tcp(_)) {
+            *self = Self::default();
+        }
+        match self {
+            Self::Tcp(segment) => segment,
+            Self::Datagram { .. } | Self::Notice(_) => unreachable!("it was made a segment"),
+        }
+    }
+}
+
 /// A packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
@@ -255,6 +275,42 @@ impl Pool {
         self.free = slot.next;
         *slot = Slot { packet, len, next: NIL, used: true };
         PacketId(id)
+    }
+
+    /// The packet that [`insert_draft`](Self::insert_draft) keeps. Whoever writes it overwrites all of it: what is there is of some
+    /// packet that is gone.
+    #[inline]
+    pub(crate) fn draft(&mut self) -> &mut Packet {
+        if self.free == NIL {
+            self.free = self.slots.len() as u32;
+            let packet = Packet {
+                flow: FlowId::default(),
+                from: Side::Client,
+                src: Address::default(),
+                dst: Address::default(),
+                hash: 0,
+                dscp: 0,
+                ecn: Ecn::NotEct,
+                charge: 0,
+                body: Body::default(),
+            };
+            self.slots.push(Slot { packet, len: 0, next: NIL, used: false });
+        }
+        &mut self.slots[self.free as usize].packet
+    }
+
+    /// Keeps the packet that was written to [`draft`](Self::draft).
+    ///
+    /// # Panics
+    /// If there is none.
+    #[inline]
+    pub(crate) fn insert_draft(&mut self) -> PacketId {
+        let id = PacketId(self.free);
+        let slot = &mut self.slots[id.0 as usize];
+        self.free = slot.next;
+        (slot.len, slot.next, slot.used) = (slot.packet.len(), NIL, true);
+        self.live += 1;
+        id
     }
 
     /// Takes a packet out.

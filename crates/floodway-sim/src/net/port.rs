@@ -33,7 +33,7 @@ pub struct PortStats {
     pub busy: Duration,
 }
 
-/// What a port's link makes of packets of one length. The next packet is mostly as long as the last, and no division is due.
+/// What a port's link makes of packets of one length. The next packet is mostly as long as the last, and needs no division then.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Timing {
     /// Bytes of the packets; zero is the length of none.

@@ -47,15 +47,6 @@ pub enum State {
     Aborted,
 }
 
-/// A segment on its way out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outgoing {
-    /// The segment.
-    pub segment: Segment,
-    /// ECN bits of its packet.
-    pub ecn: Ecn,
-}
-
 /// One end of a TCP connection.
 #[derive(Clone, Debug)]
 pub struct Connection {
@@ -367,24 +358,26 @@ impl Connection {
         };
     }
 
-    /// The next segment to send, if there is one. It counts as sent.
-    pub fn poll(&mut self, now: Instant) -> Option<Outgoing> {
+    /// Writes the next segment to send, if there is one, over `out`; it counts as sent. Returns the ECN bits of its packet. A segment is
+    /// written where it stays: it is too large to be handed from function to function.
+    pub fn poll(&mut self, now: Instant, out: &mut Segment) -> Option<Ecn> {
         match self.state {
             State::Listen | State::Aborted => None,
-            State::SynSent | State::SynReceived => self.syn(now),
+            State::SynSent | State::SynReceived => self.syn(now, out),
             _ => {
                 if let Some(range) = self.sender.next(now) {
                     let (ack, echo) = self.receiver.acknowledge();
                     self.advance_state();
-                    return Some(self.data(&range, ack, echo, now));
+                    return Some(self.data(&range, ack, echo, now, out));
                 }
                 let (ack, echo) = self.receiver.take_ack(now)?;
-                Some(self.pure_ack(ack, echo, now))
+                self.pure_ack(ack, echo, now, out);
+                Some(Ecn::NotEct)
             }
         }
     }
 
-    fn syn(&mut self, now: Instant) -> Option<Outgoing> {
+    fn syn(&mut self, now: Instant, out: &mut Segment) -> Option<Ecn> {
         if !std::mem::take(&mut self.syn_due) {
             return None;
         }
@@ -406,11 +399,18 @@ impl Connection {
         let nxt = self.receiver.nxt;
         let window = self.receiver.window(nxt, false);
         let ack = if answering { self.irs + nxt as u32 } else { Seq(0) };
-        let segment = Segment { seq: self.iss, ack, window, flags, options, ..Segment::default() };
-        Some(Outgoing { segment, ecn: Ecn::NotEct })
+        *out = Segment { seq: self.iss, ack, window, flags, options, ..Segment::default() };
+        Some(Ecn::NotEct)
     }
 
-    fn data(&mut self, range: &Range, ack: u64, echo: bool, now: Instant) -> Outgoing {
+    fn data(
+        &mut self,
+        range: &Range,
+        ack: u64,
+        echo: bool,
+        now: Instant,
+        out: &mut Segment,
+    ) -> Ecn {
         let mut flags = Flags::ACK;
         for (set, flag) in
             [(range.fin, Flags::FIN), (range.push, Flags::PSH), (range.cwr, Flags::CWR)]
@@ -419,34 +419,44 @@ impl Connection {
                 flags = flags.with(flag);
             }
         }
-        let mut segment = self.segment(ack, echo, flags, now);
-        segment.seq = self.iss + range.start as u32;
-        segment.len = range.len;
+        self.established(range.start, ack, echo, flags, now, out);
+        out.len = range.len;
         let mss = self.sender.mss();
-        segment.gso_size = if range.len > mss { mss as u16 } else { 0 };
+        out.gso_size = if range.len > mss { mss as u16 } else { 0 };
         // Repetitions are not ECN-capable (RFC 3168 section 6.1.5), but with DCTCP they are.
         let capable = self.ecn && range.len > 0 && (!range.repeated || self.sender.counts_marks());
-        Outgoing { segment, ecn: if capable { Ecn::Ect } else { Ecn::NotEct } }
+        if capable { Ecn::Ect } else { Ecn::NotEct }
     }
 
-    fn pure_ack(&mut self, ack: u64, echo: bool, now: Instant) -> Outgoing {
-        let mut segment = self.segment(ack, echo, Flags::ACK, now);
-        segment.seq = self.iss + self.sender.nxt as u32;
+    fn pure_ack(&mut self, ack: u64, echo: bool, now: Instant, out: &mut Segment) {
+        self.established(self.sender.nxt, ack, echo, Flags::ACK, now, out);
         let most = if self.timestamps { 3 } else { 4 };
         let (blocks, count) = self.receiver.blocks(if self.sack { most } else { 0 });
-        let at = |offset: u64| (self.irs + offset as u32).0;
-        let blocks = blocks.map(|(l, r)| SackBlock { left: at(l), right: at(r) });
-        segment.options.set_sack_blocks(&blocks[..count]);
-        Outgoing { segment, ecn: Ecn::NotEct }
+        if count > 0 {
+            let at = |offset: u64| (self.irs + offset as u32).0;
+            let blocks = blocks.map(|(l, r)| SackBlock { left: at(l), right: at(r) });
+            out.options.set_sack_blocks(&blocks[..count]);
+        }
     }
 
-    fn segment(&mut self, ack: u64, echo: bool, flags: Flags, now: Instant) -> Segment {
-        let flags = if echo && self.ecn { flags.with(Flags::ECE) } else { flags };
-        let mut options = OptionSummary::default();
+    /// Writes what all segments of an established connection have. `start` is the offset of its first byte.
+    fn established(
+        &mut self,
+        start: u64,
+        ack: u64,
+        echo: bool,
+        flags: Flags,
+        now: Instant,
+        out: &mut Segment,
+    ) {
+        let Segment { seq, ack: out_ack, len, window, flags: out_flags, gso_size, options } = out;
+        *seq = self.iss + start as u32;
+        *window = self.receiver.window(ack, true);
+        *out_ack = self.irs + ack as u32;
+        *out_flags = if echo && self.ecn { flags.with(Flags::ECE) } else { flags };
+        (*len, *gso_size) = (0, 0);
+        options.clear();
         options.timestamps = self.clock(now);
-        let window = self.receiver.window(ack, true);
-        let ack = self.irs + ack as u32;
-        Segment { ack, window, flags, options, ..Segment::default() }
     }
 
     fn clock(&self, now: Instant) -> Option<Timestamps> {

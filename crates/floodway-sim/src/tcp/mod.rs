@@ -35,6 +35,6 @@ mod small_queue;
 pub use autotune::Buffer;
 pub(crate) use config::Stacks;
 pub use config::TcpConfig;
-pub use connection::{Connection, Outgoing, State};
+pub use connection::{Connection, State};
 pub use receiver::Receiver;
 pub use sender::{Sender, SenderStats};

@@ -39,8 +39,9 @@ pub struct SackBlock {
 }
 
 /// SACK blocks in the order in which a segment lists them, at most [`MAX_SACK_BLOCKS`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct SackList {
+    /// The first `count` count.
     blocks: [SackBlock; MAX_SACK_BLOCKS],
     count: u8,
 }
@@ -60,7 +61,21 @@ impl SackList {
             self.count += 1;
         }
     }
+
+    /// Removes all blocks.
+    #[inline]
+    pub const fn clear(&mut self) {
+        self.count = 0;
+    }
 }
+
+impl PartialEq for SackList {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_slice() == other.as_slice()
+    }
+}
+
+impl Eq for SackList {}
 
 impl FromIterator<SackBlock> for SackList {
     /// The first [`MAX_SACK_BLOCKS`] of `blocks`.
@@ -262,9 +277,19 @@ impl OptionSummary {
         self.sack.as_slice()
     }
 
+    /// Removes all options.
+    #[inline]
+    pub const fn clear(&mut self) {
+        let Self { mss, window_scale, sack_permitted, timestamps, unknown, sack } = self;
+        (*mss, *window_scale, *timestamps) = (None, None, None);
+        (*sack_permitted, *unknown) = (false, false);
+        sack.clear();
+    }
+
     /// Sets the SACK blocks to the first [`MAX_SACK_BLOCKS`] of `blocks`.
     pub fn set_sack_blocks(&mut self, blocks: &[SackBlock]) {
-        self.sack = blocks.iter().copied().collect();
+        self.sack.clear();
+        blocks.iter().for_each(|&block| self.sack.push(block));
     }
 }
 
