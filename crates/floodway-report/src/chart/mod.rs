@@ -12,6 +12,7 @@ mod layout;
 mod marks;
 mod picture;
 mod scale;
+mod sensitivity;
 pub mod timeline;
 
 use maud::{Markup, html};
@@ -21,6 +22,7 @@ use crate::table::number;
 use layout::Layout;
 pub use picture::picture;
 use scale::Scale;
+pub use sensitivity::{Changed, Sensitivity};
 
 /// Colours and fonts of charts.
 pub const STYLE: &str = include_str!("chart.css");

@@ -14,6 +14,7 @@ mod figures;
 pub mod index;
 mod picture;
 mod rows;
+mod sensitivity;
 mod strips;
 
 use std::path::Path;
@@ -70,6 +71,7 @@ fn page(report: &Report, samples: &[Samples], run: Option<&Provenance>) -> Marku
         (answer::section(report))
         (first(report, &figures))
         @if figures.is_empty() && !charts.is_empty() { div.panels { @for chart in &charts { (chart.render()) } } }
+        (sensitivity::section(report))
         (rows::sections(report))
         @if !figures.is_empty() && !charts.is_empty() {
             details { summary { "More plots" } div.panels { @for chart in &charts { (chart.render()) } } }
