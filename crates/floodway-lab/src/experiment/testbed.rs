@@ -99,14 +99,19 @@ impl Testbed {
     /// When something of it cannot be started or does not become ready.
     pub fn start(name: &str, kernels: &[Series], networks: &[Network]) -> Result<Self> {
         let images = kernels.iter().map(|&series| GuestImage::debian(series));
-        Self::start_images(name, &images.collect::<Result<Vec<_>>>()?, networks)
+        Self::start_images(name, &images.collect::<Result<Vec<_>>>()?, networks, true)
     }
 
-    /// Boots one guest for each image.
+    /// Boots one guest for each image. Without `msix` no card has MSI-X; with it those have it that can.
     ///
     /// # Errors
     /// As [`Testbed::start`].
-    pub fn start_images(name: &str, images: &[GuestImage], networks: &[Network]) -> Result<Self> {
+    pub fn start_images(
+        name: &str,
+        images: &[GuestImage],
+        networks: &[Network],
+        msix: bool,
+    ) -> Result<Self> {
         ensure!(!images.is_empty() && !networks.is_empty(), "a testbed needs guests and networks");
         let host = Namespace::create(name)?;
         if networks.contains(&Network::Bridge) {
@@ -120,11 +125,12 @@ impl Testbed {
             .contains(&Network::Floodway)
             .then(|| start_switch(&dir, images.len(), &host))
             .transpose()?;
-        let configs = images
+        let mut configs = images
             .iter()
             .enumerate()
             .map(|(index, image)| guest_config(index, image, networks, &host, &dir))
             .collect::<Result<Vec<_>>>()?;
+        configs.iter_mut().flat_map(|config| &mut config.nics).for_each(|nic| nic.msix = msix);
         let guests = Vm::boot_all(configs)?;
         let testbed = Self { guests, switch, host, networks: networks.into() };
         testbed.make_ready(0..testbed.guests.len())?;

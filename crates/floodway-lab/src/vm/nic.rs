@@ -45,6 +45,8 @@ pub struct Nic {
     pub queue_pairs: u16,
     /// MTU that the guest is told, in bytes; `None` is nothing (the guest then takes 1500).
     pub mtu: Option<u16>,
+    /// It may have MSI-X; without, it interrupts by INTx.
+    pub msix: bool,
 }
 
 impl Nic {
@@ -52,29 +54,30 @@ impl Nic {
     #[must_use]
     pub fn vhost_user(socket: impl Into<PathBuf>, mac: impl Into<String>) -> Self {
         let backend = Backend::VhostUser { socket: socket.into(), role: Role::Server };
-        Self { backend, mac: mac.into(), queue_pairs: 1, mtu: None }
+        Self { backend, mac: mac.into(), queue_pairs: 1, mtu: None, msix: true }
     }
 
     /// A card with one queue pair on a tap.
     #[must_use]
     pub fn tap(interface: impl Into<String>, mac: impl Into<String>) -> Self {
         let backend = Backend::Tap { interface: interface.into() };
-        Self { backend, mac: mac.into(), queue_pairs: 1, mtu: None }
+        Self { backend, mac: mac.into(), queue_pairs: 1, mtu: None, msix: true }
     }
 
     /// The words for card number `index`.
     pub(super) fn arguments(&self, index: usize, accelerator: &Accelerator) -> Result<Vec<String>> {
         let pairs = self.queue_pairs;
         ensure!((1..=16).contains(&pairs), "queue_pairs {pairs}: must be between 1 and 16");
-        let (mut words, vectors) = match &self.backend {
+        // QEMU 7.2 crashes when a guest starts a vhost-user card with MSI-X under emulation.
+        let (mut words, crashes) = match &self.backend {
             Backend::VhostUser { socket, role } => {
-                (vhost_user(index, &socket.to_string_lossy(), *role, pairs), true)
+                let words = vhost_user(index, &socket.to_string_lossy(), *role, pairs);
+                (words, !accelerator.is_kvm)
             }
             Backend::Tap { interface } => (tap(index, interface, pairs), false),
         };
         let mut device = format!("virtio-net-pci,netdev=net{index},mac={}", self.mac);
-        if vectors && !accelerator.is_kvm {
-            // QEMU 7.2 crashes when a guest starts a vhost-user card with MSI-X under emulation.
+        if crashes || !self.msix {
             device += ",vectors=0";
         }
         if pairs > 1 {
@@ -127,7 +130,11 @@ mod tests {
         let kvm = Accelerator { is_kvm: true, ..tcg.clone() };
         let words = nic.arguments(3, &kvm).unwrap().join(" ");
         assert_eq!(words, expected.replace(",vectors=0", ""), "MSI-X");
-        let tap = Nic::tap("tap0", "52:54:00:00:00:02").arguments(0, &tcg).unwrap().join(" ");
+        let mut tap = Nic::tap("tap0", "52:54:00:00:00:02");
+        tap.msix = false;
+        assert!(tap.arguments(0, &kvm).unwrap().join(" ").ends_with(",vectors=0"), "INTx");
+        tap.msix = true;
+        let tap = tap.arguments(0, &tcg).unwrap().join(" ");
         assert!(
             tap.contains("ifname=tap0") && !tap.contains("queues") && !tap.contains("vectors"),
             "{tap}"

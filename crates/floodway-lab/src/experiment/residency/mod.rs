@@ -128,6 +128,9 @@ pub struct Residency {
     /// Report also what the parties had of the CPUs.
     #[serde(default)]
     pub accounts: bool,
+    /// The taps' cards interrupt as those of the switch do: without MSI-X under emulation.
+    #[serde(default)]
+    pub equal_interrupts: bool,
     /// Functions of the switch to name for each cell, by their share of its time. Needs perf(1).
     #[serde(default)]
     pub profile: usize,
@@ -172,7 +175,8 @@ impl RealScenario for Residency {
         let files = packages.with_libraries(&[traffic::PROGRAM])?;
         let contents = Contents { files, ..Contents::default() };
         let image = GuestImage::build(&Kernel::fetch(self.kernel)?, &contents)?;
-        let testbed = Testbed::start_images("resid", &[image.clone(), image], &NETWORKS)?;
+        let images = [image.clone(), image];
+        let testbed = Testbed::start_images("resid", &images, &NETWORKS, !self.equal_interrupts)?;
         let remote = self.link.map(|link| Remote::start(&testbed, link)).transpose()?;
         remote::fill_table(&testbed, self.entries)?;
         let servers = Servers::start(&testbed, remote.as_ref(), &packages, self.streams)?;
