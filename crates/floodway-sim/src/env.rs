@@ -22,7 +22,7 @@ use std::collections::VecDeque;
 
 use crate::cpu::CpuEvent;
 use crate::engine::Clock;
-use crate::flow::{End, FlowId, Flows, Side};
+use crate::flow::{FlowId, Flows, Side};
 use crate::ids::AppId;
 use crate::net::{Net, NetEvent};
 use crate::packet::{self, Address, Body, Ecn, Packet, PacketId, Pool, TxCompletion};
@@ -275,17 +275,12 @@ impl Env {
         match &packet.body {
             Body::Tcp(segment) => {
                 let ce = packet.ecn == Ecn::Ce;
-                let taken = match self.flows.get_mut(flow).map(|flow| flow.end_mut(side)) {
-                    Some(End { connection: Some(connection), .. }) => {
-                        connection.on_segment(segment, ce, self.clock.now());
-                        true
-                    }
-                    _ => false,
-                };
-                self.packets.remove(id);
-                if taken {
-                    self.settle(flow, side);
+                let end = self.flows.get_mut(flow).map(|flow| flow.end_mut(side));
+                if let Some(connection) = end.and_then(|end| end.connection.as_mut()) {
+                    connection.on_segment(segment, ce, self.clock.now());
                 }
+                self.packets.remove(id);
+                self.settle(flow, side);
             }
             Body::Datagram { tag, .. } => {
                 if let Some(flow) = self.flows.get(flow) {
@@ -379,20 +374,22 @@ impl Env {
     /// Takes the next segment that an end has to send.
     #[inline]
     fn next_segment(&mut self, id: FlowId, side: Side, now: Instant) -> Option<PacketId> {
-        let flow = self.flows.get_mut(id)?;
-        let end = flow.end_mut(side);
-        let connection = end.connection.as_mut()?;
-        connection.set_heartbeat(self.heartbeat_until[end.address.0 as usize]);
-        connection.set_queued(end.queued, end.queue_taken);
-        let packet = self.packets.draft();
-        let segment = packet.body.segment_mut();
-        let ecn = connection.poll(now, segment)?;
-        let charged = connection.tsq_enabled() && segment.seq_len() > 0;
-        packet.charge = if charged { packet.len() } else { 0 };
-        end.queued += u64::from(packet.charge);
-        end.queue_taken += u64::from(packet.charge);
-        packet.set_head(flow, side, ecn);
-        Some(self.packets.insert_draft())
+        let Self { flows, packets, heartbeat_until, .. } = self;
+        let flow = flows.get_mut(id)?;
+        packets.insert_with(|packet| {
+            let end = flow.end_mut(side);
+            let connection = end.connection.as_mut()?;
+            connection.set_heartbeat(heartbeat_until[end.address.0 as usize]);
+            connection.set_queued(end.queued, end.queue_taken);
+            let segment = packet.body.segment_mut();
+            let ecn = connection.poll(now, segment)?;
+            let charged = connection.tsq_enabled() && segment.seq_len() > 0;
+            packet.charge = if charged { packet.len() } else { 0 };
+            end.queued += u64::from(packet.charge);
+            end.queue_taken += u64::from(packet.charge);
+            packet.set_head(flow, side, ecn);
+            Some(())
+        })
     }
 
     /// Some of what an end has sent has left its host's queues.

@@ -147,21 +147,12 @@ impl Packet {
     /// A packet that one end of a flow sends.
     #[must_use]
     pub fn of(flow: &Flow, from: Side, body: Body, ecn: Ecn) -> Self {
-        let (end, to) = (flow.end(from), flow.end(from.other()));
-        Self {
-            flow: flow.id(),
-            from,
-            src: end.address,
-            dst: to.address,
-            hash: end.hash,
-            dscp: end.dscp,
-            ecn,
-            charge: 0,
-            body,
-        }
+        let mut packet = Self { body, ..Self::empty() };
+        packet.set_head(flow, from, ecn);
+        packet
     }
 
-    /// Makes it one that an end of a flow sends, but for what it carries and how much of that counts with the sender.
+    /// Sets all but `charge` and `body`, as of a packet that `side` of `flow` sends.
     #[inline]
     pub(crate) fn set_head(&mut self, flow: &Flow, side: Side, ecn_bits: Ecn) {
         let (end, to) = (flow.end(side), flow.end(side.other()));

@@ -1,8 +1,9 @@
 //! Packets without payload bytes, and where they are kept.
 //!
 //! # Theory of operation
-//! A packet is a small value in a [`Pool`]; events and queues carry its [`PacketId`]. A pool slot has a link to
-//! another, so that a queue of packets ([`Fifo`]) is two indices and two counters and any number of queues
+//! A packet stays in a [`Pool`]; events and queues carry its [`PacketId`]. A TCP segment is written into a free slot
+//! ([`Pool::insert_with`]). A slot also keeps the packet's length, so packets are changed by [`Pool::edit`] only. It has a link to
+//! another slot, so that a queue of packets ([`Fifo`]) is two indices and two counters and any number of queues
 //! allocates nothing. A slot is freed when its packet is delivered, dropped or lost; the pool then holds
 //! no more than was ever under way at once.
 //!
@@ -115,18 +116,12 @@ pub enum Body {
     Notice(Notice),
 }
 
-impl Default for Body {
-    fn default() -> Self {
-        Self::Tcp(Segment::default())
-    }
-}
-
 impl Body {
     /// Makes it a TCP segment, which is to be overwritten.
     #[inline]
     pub(crate) fn segment_mut(&mut self) -> &mut Segment {
         if !matches!(self, Self::Tcp(_)) {
-            *self = Self::default();
+            *self = Self::Tcp(Segment::default());
         }
         match self {
             Self::Tcp(segment) => segment,
@@ -164,6 +159,21 @@ const UDP_HEADER: u32 = 8;
 const NOTICE: u32 = 46;
 
 impl Packet {
+    /// A packet of nobody.
+    pub(crate) fn empty() -> Self {
+        Self {
+            flow: FlowId::default(),
+            from: Side::Client,
+            src: Address::default(),
+            dst: Address::default(),
+            hash: 0,
+            dscp: 0,
+            ecn: Ecn::NotEct,
+            charge: 0,
+            body: Body::Tcp(Segment::default()),
+        }
+    }
+
     /// Number of packets that it is on the wire: more than one for a GSO packet.
     #[must_use]
     pub fn packets(&self) -> u32 {
@@ -277,40 +287,23 @@ impl Pool {
         PacketId(id)
     }
 
-    /// The packet that [`insert_draft`](Self::insert_draft) keeps. Whoever writes it overwrites all of it: what is there is of some
-    /// packet that is gone.
+    /// Keeps the packet that `write` writes over what a freed packet has left, all of it; keeps none if it returns `None`.
     #[inline]
-    pub(crate) fn draft(&mut self) -> &mut Packet {
+    pub(crate) fn insert_with(
+        &mut self,
+        write: impl FnOnce(&mut Packet) -> Option<()>,
+    ) -> Option<PacketId> {
         if self.free == NIL {
             self.free = self.slots.len() as u32;
-            let packet = Packet {
-                flow: FlowId::default(),
-                from: Side::Client,
-                src: Address::default(),
-                dst: Address::default(),
-                hash: 0,
-                dscp: 0,
-                ecn: Ecn::NotEct,
-                charge: 0,
-                body: Body::default(),
-            };
-            self.slots.push(Slot { packet, len: 0, next: NIL, used: false });
+            self.slots.push(Slot { packet: Packet::empty(), len: 0, next: NIL, used: false });
         }
-        &mut self.slots[self.free as usize].packet
-    }
-
-    /// Keeps the packet that was written to [`draft`](Self::draft).
-    ///
-    /// # Panics
-    /// If there is none.
-    #[inline]
-    pub(crate) fn insert_draft(&mut self) -> PacketId {
         let id = PacketId(self.free);
         let slot = &mut self.slots[id.0 as usize];
+        write(&mut slot.packet)?;
         self.free = slot.next;
         (slot.len, slot.next, slot.used) = (slot.packet.len(), NIL, true);
         self.live += 1;
-        id
+        Some(id)
     }
 
     /// Takes a packet out.
@@ -337,24 +330,17 @@ impl Pool {
     /// Bytes of IP packets that a packet is on the wire: its [`Packet::len`].
     #[must_use]
     #[inline]
-    pub fn len(&self, id: PacketId) -> u32 {
-        let slot = &self.slots[id.0 as usize];
-        debug_assert_eq!(slot.len, slot.packet.len(), "the length changed in the pool");
-        slot.len
+    pub fn wire_len(&self, id: PacketId) -> u32 {
+        self.slots[id.0 as usize].len
     }
 
-    /// Cuts the first packet off a GSO packet ([`Packet::split_front`]).
-    pub fn split_front(&mut self, id: PacketId) -> Option<Packet> {
-        let slot = &mut self.slots[id.0 as usize];
-        let first = slot.packet.split_front();
-        slot.len = slot.packet.len();
-        first
-    }
-
-    /// A packet, to change; its length has to stay.
+    /// Changes a packet. Returns what `change` does.
     #[inline]
-    pub fn get_mut(&mut self, id: PacketId) -> &mut Packet {
-        &mut self.slots[id.0 as usize].packet
+    pub fn edit<R>(&mut self, id: PacketId, change: impl FnOnce(&mut Packet) -> R) -> R {
+        let slot = &mut self.slots[id.0 as usize];
+        let changed = change(&mut slot.packet);
+        slot.len = slot.packet.len();
+        changed
     }
 
     /// A packet has left its sender's queues.
@@ -431,7 +417,7 @@ impl Fifo {
         }
         self.tail = id.0;
         self.packets += 1;
-        self.bytes += u64::from(pool.len(id));
+        self.bytes += u64::from(pool.wire_len(id));
     }
 
     /// The first packet.
@@ -449,14 +435,14 @@ impl Fifo {
             self.tail = NIL;
         }
         self.packets -= 1;
-        self.bytes -= u64::from(pool.len(id));
+        self.bytes -= u64::from(pool.wire_len(id));
         Some(id)
     }
 
     /// Takes the first packet; of a GSO packet the first piece, whose rest stays at the front.
     pub fn pop_piece(&mut self, pool: &mut Pool) -> Option<PacketId> {
         let id = self.front()?;
-        let Some(first) = pool.split_front(id) else { return self.pop(pool) };
+        let Some(first) = pool.edit(id, Packet::split_front) else { return self.pop(pool) };
         self.bytes -= u64::from(first.len());
         Some(pool.insert(first))
     }
@@ -474,17 +460,7 @@ pub(crate) mod tests {
             flags: Flags::ACK.with(Flags::PSH).with(Flags::CWR),
             ..Segment::default()
         };
-        Packet {
-            flow: FlowId::default(),
-            from: Side::Client,
-            src: Address(0),
-            dst: Address(1),
-            hash: 0,
-            dscp: 0,
-            ecn: Ecn::NotEct,
-            charge: 0,
-            body: Body::Tcp(segment),
-        }
+        Packet { dst: Address(1), body: Body::Tcp(segment), ..Packet::empty() }
     }
 
     #[test]
@@ -539,6 +515,33 @@ pub(crate) mod tests {
         let dropped = pool.insert(Packet { charge: 7, ..data(1, 0) });
         pool.remove(dropped);
         assert_eq!(pool.take_tx_completion().map(|charge| charge.bytes), Some(7));
+    }
+
+    #[test]
+    fn an_edit_changes_the_length_that_is_kept() {
+        use floodway_wire::tcp::options::SackBlock;
+        let mut pool = Pool::default();
+        let id = pool.insert(data(1000, 0));
+        let set = |packet: &mut Packet, blocks: &[SackBlock]| {
+            packet.body.segment_mut().options.set_sack_blocks(blocks);
+        };
+        pool.edit(id, |packet| set(packet, &[SackBlock::default(); 2]));
+        assert_eq!(pool.wire_len(id), 1000 + 40 + 20);
+        pool.edit(id, |packet| set(packet, &[]));
+        assert_eq!(pool.wire_len(id), 1000 + 40);
+    }
+
+    #[test]
+    fn what_writes_nothing_keeps_nothing() {
+        let mut pool = Pool::default();
+        assert_eq!(pool.insert_with(|_| None), None);
+        let first = pool.insert(data(1, 0));
+        let second = pool.insert_with(|packet| {
+            *packet = data(2, 0);
+            Some(())
+        });
+        assert_eq!(second.map(|id| pool.wire_len(id)), Some(42));
+        assert_eq!((pool.wire_len(first), pool.live(), pool.slots.len()), (41, 2, 2));
     }
 
     #[test]

@@ -190,7 +190,7 @@ mod tests {
         let svg = one.render().into_string();
         assert_eq!(svg.matches("class=\"dot s0\"").count(), 2);
         assert_eq!(svg.matches("class=\"dot s1\"").count(), 1);
-        assert!(svg.contains("<title>b = 2: 1 x (95 % 0.90 to 1.1)</title>"), "{svg}");
+        assert!(svg.contains("<title>b = 2: 1 x (95 % 0.90 to 1.10)</title>"), "{svg}");
         assert!(svg.contains("&lt;gain&gt;") && !svg.contains("<gain>"));
     }
 

@@ -94,7 +94,7 @@ impl Hook for SwitchInbound {
         let keep = || Some(packet);
         match port.from_vm(now, &tuple, &segment, keep, &mut ToNetwork { ctx }) {
             Verdict::Pass(edit) => {
-                describe::edit(ctx.packets().get_mut(id), &edit);
+                ctx.packets().edit(id, |packet| describe::edit(packet, &edit));
                 ctx.to_network(id);
             }
             Verdict::Absorb => {

@@ -21,7 +21,7 @@ const PAGE: u32 = 4096;
 
 /// Slots that a packet takes.
 fn slots(packet: PacketId, pool: &Pool) -> u32 {
-    pool.len(packet).div_ceil(PAGE).max(1)
+    pool.wire_len(packet).div_ceil(PAGE).max(1)
 }
 
 /// From the VM to the driver domain.

@@ -284,7 +284,7 @@ impl Vm {
         let config = self.config;
         let at_once = config.interrupt_delay.is_zero();
         let sendable = self.queue.front().filter(|packet| self.tx.has_room(*packet, pool));
-        let copy = |packet: PacketId| config.copy_cost * pool.len(packet) / 1000;
+        let copy = |packet: PacketId| config.copy_cost * pool.wire_len(packet) / 1000;
         let (doing, cost) = if let Some(packet) = sendable {
             (Doing::Transmit, config.tx_cost + copy(packet))
         } else if let Some(packet) = self.rx.first().filter(|_| at_once || self.announced > 0) {

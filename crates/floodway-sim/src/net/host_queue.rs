@@ -55,7 +55,7 @@ impl HostQueue {
         let class = if high { Class::High } else { Class::Low };
         let entry = Entry {
             handle: id,
-            len: packet.len(),
+            len: pool.wire_len(id),
             flow: packet.hash.into(),
             ecn_capable: packet.ecn != Ecn::NotEct,
         };
@@ -73,7 +73,7 @@ impl HostQueue {
 impl Discipline for HostQueue {
     fn enqueue(&mut self, id: PacketId, now: Instant, pool: &mut Pool) -> Result<(), Refused> {
         while self.config.segment
-            && let Some(first) = pool.split_front(id)
+            && let Some(first) = pool.edit(id, |packet| packet.split_front())
         {
             let first = pool.insert(first);
             self.push(first, now, pool);
@@ -88,7 +88,7 @@ impl Discipline for HostQueue {
         })?;
         let id = served.departure.packet.handle;
         if served.departure.mark {
-            pool.get_mut(id).ecn = Ecn::Ce;
+            pool.edit(id, |packet| packet.ecn = Ecn::Ce);
         }
         Some(id)
     }

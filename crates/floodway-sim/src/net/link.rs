@@ -59,14 +59,9 @@ impl Link {
     #[must_use]
     #[inline]
     pub fn transmission(&self, bytes: u32, packets: u32) -> Duration {
-        Duration::from_nanos(self.transmission_ns(bytes, packets))
-    }
-
-    /// The same in nanoseconds.
-    pub(super) fn transmission_ns(&self, bytes: u32, packets: u32) -> u64 {
         let framed = bytes + self.overhead * packets;
         let bits = u64::from(framed.max(self.min_frame)) * 8;
-        (bits * 1_000_000_000).div_ceil(self.rate.max(1))
+        Duration::from_nanos((bits * 1_000_000_000).div_ceil(self.rate.max(1)))
     }
 }
 

@@ -137,7 +137,7 @@ impl Net {
         E: Copy + From<NetEvent>,
     {
         if let Some(Some(tagger)) = self.taggers.get_mut(host as usize) {
-            tagger.tag(pool.get_mut(packet), clock.now());
+            pool.edit(packet, |packet| tagger.tag(packet, clock.now()));
         }
         self.send_by(self.uplinks[host as usize], packet, pool, clock);
     }

@@ -74,7 +74,7 @@ impl Nic {
         self.on_wire = 0;
         self.refill(now, pool);
         let packet = self.ring.pop_piece(pool)?;
-        self.on_wire = u64::from(pool.len(packet));
+        self.on_wire = u64::from(pool.wire_len(packet));
         Some(packet)
     }
 

@@ -29,19 +29,19 @@ pub struct PortStats {
     pub dropped: u64,
     /// Packets lost on the link.
     pub lost: u64,
-    /// Time for which the transmitter was busy.
-    pub busy: Duration,
+    /// Nanoseconds for which the transmitter was busy.
+    pub busy_ns: u64,
 }
 
-/// What a port's link makes of packets of one length. The next packet is mostly as long as the last, and needs no division then.
+/// How long packets of one length take on a port's link. Most packets are as long as the one before, and then nothing needs to be divided.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Timing {
-    /// Bytes of the packets; zero is the length of none.
+    /// Bytes of the packets; zero if nothing is known, as no packet has that length.
     len: u32,
     /// Nanoseconds for which one keeps the transmitter busy.
-    busy: u64,
+    busy_ns: u64,
     /// Nanoseconds from the end of its transmission to its arrival, without jitter.
-    delay: u64,
+    delay_ns: u64,
 }
 
 /// A packet on its way to another part of the network.
@@ -91,9 +91,6 @@ pub struct Port {
     pub(super) last_arrival: Instant,
     /// A [`NetEvent::PortFree`] is pending.
     pub(super) waiting: bool,
-    /// Nanoseconds for which it was busy.
-    pub(super) busy: u64,
-    /// All but how long it was busy.
     pub(super) stats: PortStats,
 }
 
@@ -122,7 +119,7 @@ impl Port {
         self.link.propagation + self.latency
     }
 
-    /// Its link, to change.
+    /// Its link, to change. How long packets take on it is computed anew.
     pub fn link_mut(&mut self) -> &mut Link {
         self.timing = Timing::default();
         &mut self.link
@@ -139,8 +136,8 @@ impl Port {
 
     /// What it has done.
     #[must_use]
-    pub const fn stats(&self) -> PortStats {
-        PortStats { busy: Duration::from_nanos(self.busy), ..self.stats }
+    pub const fn stats(&self) -> &PortStats {
+        &self.stats
     }
 
     /// Packets marked by the port's queue.
@@ -205,9 +202,9 @@ impl Port {
     #[inline]
     fn timing(&mut self, len: u32) -> Timing {
         if self.timing.len != len {
-            let busy = self.link.transmission_ns(len, 1);
-            let delay = (Instant::ZERO + self.delay()).as_nanos();
-            self.timing = Timing { len, busy, delay };
+            let busy = Instant::ZERO + self.link.transmission(len, 1);
+            let arrival = Instant::ZERO + self.link.propagation + self.latency;
+            self.timing = Timing { len, busy_ns: busy.as_nanos(), delay_ns: arrival.as_nanos() };
         }
         self.timing
     }
@@ -222,17 +219,17 @@ impl Port {
     ) {
         // The card of a host has it: what its sender counted in the queues above ends here.
         pool.tx_completion(packet);
-        let timing = self.timing(pool.len(packet));
-        self.busy_until = clock.now().plus_nanos(timing.busy);
+        let timing = self.timing(pool.wire_len(packet));
+        self.busy_until = clock.now().plus_nanos(timing.busy_ns);
         self.stats.packets += 1;
         self.stats.bytes += u64::from(timing.len);
-        self.busy += timing.busy;
+        self.stats.busy_ns += timing.busy_ns;
         if self.link.loss > 0.0 && self.rng.chance(self.link.loss) {
             self.stats.lost += 1;
             pool.remove(packet);
             return;
         }
-        let mut arrival = self.busy_until.plus_nanos(timing.delay);
+        let mut arrival = self.busy_until.plus_nanos(timing.delay_ns);
         if !self.link.jitter.is_zero() {
             let jitter = self.rng.below(self.link.jitter.as_nanos() as u64);
             arrival = (arrival + Duration::from_nanos(jitter)).max(self.last_arrival);

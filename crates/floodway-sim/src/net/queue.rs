@@ -113,7 +113,7 @@ impl ClassQueues {
         buffer: Option<&mut SharedBuffer>,
         pool: &mut Pool,
     ) -> Result<(), Refused> {
-        let len = u64::from(pool.len(packet));
+        let len = u64::from(pool.wire_len(packet));
         let high = self.config.high_dscp >> (pool.get(packet).dscp & 63) & 1 != 0;
         let queue = if high { &mut self.high } else { &mut self.low };
         let full =
@@ -121,9 +121,9 @@ impl ClassQueues {
         if full || buffer.is_some_and(|buffer| !buffer.take(queue.bytes(), len)) {
             return Err(Refused);
         }
-        let ecn = &mut pool.get_mut(packet).ecn;
-        if self.config.mark_above.is_some_and(|k| queue.bytes() >= k) && *ecn == Ecn::Ect {
-            *ecn = Ecn::Ce;
+        let above = self.config.mark_above.is_some_and(|k| queue.bytes() >= k);
+        if above && pool.get(packet).ecn == Ecn::Ect {
+            pool.edit(packet, |packet| packet.ecn = Ecn::Ce);
             self.marked += 1;
         }
         queue.push(packet, pool);
@@ -137,7 +137,7 @@ impl ClassQueues {
     ) -> Option<PacketId> {
         let packet = self.high.pop(pool).or_else(|| self.low.pop(pool))?;
         if let Some(buffer) = buffer {
-            buffer.give(u64::from(pool.len(packet)));
+            buffer.give(u64::from(pool.wire_len(packet)));
         }
         Some(packet)
     }

@@ -87,7 +87,6 @@ impl Builder {
                 busy_until: Instant::ZERO,
                 last_arrival: Instant::ZERO,
                 waiting: false,
-                busy: 0,
                 timing: Timing::default(),
                 stats: PortStats::default(),
             });

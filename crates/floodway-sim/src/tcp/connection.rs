@@ -358,8 +358,8 @@ impl Connection {
         };
     }
 
-    /// Writes the next segment to send, if there is one, over `out`; it counts as sent. Returns the ECN bits of its packet. A segment is
-    /// written where it stays: it is too large to be handed from function to function.
+    /// Writes the next segment to send over `out`, all of it, and leaves that alone if there is none. What was written counts as sent.
+    /// Returns the ECN bits of its packet. A segment is written where it stays: it is too large to be handed from function to function.
     pub fn poll(&mut self, now: Instant, out: &mut Segment) -> Option<Ecn> {
         match self.state {
             State::Listen | State::Aborted => None,
@@ -419,7 +419,7 @@ impl Connection {
                 flags = flags.with(flag);
             }
         }
-        self.established(range.start, ack, echo, flags, now, out);
+        self.write_header(range.start, ack, echo, flags, now, out);
         out.len = range.len;
         let mss = self.sender.mss();
         out.gso_size = if range.len > mss { mss as u16 } else { 0 };
@@ -429,7 +429,7 @@ impl Connection {
     }
 
     fn pure_ack(&mut self, ack: u64, echo: bool, now: Instant, out: &mut Segment) {
-        self.established(self.sender.nxt, ack, echo, Flags::ACK, now, out);
+        self.write_header(self.sender.nxt, ack, echo, Flags::ACK, now, out);
         let most = if self.timestamps { 3 } else { 4 };
         let (blocks, count) = self.receiver.blocks(if self.sack { most } else { 0 });
         if count > 0 {
@@ -440,7 +440,7 @@ impl Connection {
     }
 
     /// Writes what all segments of an established connection have. `start` is the offset of its first byte.
-    fn established(
+    fn write_header(
         &mut self,
         start: u64,
         ack: u64,

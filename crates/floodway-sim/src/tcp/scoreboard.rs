@@ -12,22 +12,23 @@
 //! `examined`, below which every entry is sacked or lost already, so that its cost is shared by the ACKs.
 //!
 //! ACKs repeat blocks, each a little longer than the last time. A sacked entry stays sacked until it is acknowledged, so
-//! what a block covered once need not be looked at again: the last few blocks are kept, and a new one that begins in one
-//! of them is walked from that one's end.
+//! what a block covered once need not be looked at again: the last few blocks are kept, and a new block that begins inside a
+//! kept one is walked only from where that one ends.
 //!
 //! Each entry knows what the queues of the host had taken before it. Whoever knows what has left them by now can tell whether
 //! it is there still: a timeout says nothing about it then.
 //!
-//! Invariants: counters equal the sums over the entries (checked by the property test); sacked and lost
-//! exclude each other; only a lost entry is resent.
+//! Invariants (checked by the property test): counters equal the sums over the entries; sacked and lost
+//! exclude each other; only a lost entry is resent; no entry that ends at or below `examined` is unmarked; every entry inside a kept block is
+//! sacked.
 
 use std::collections::VecDeque;
+
+use floodway_wire::tcp::options::MAX_SACK_BLOCKS;
 
 use crate::Instant;
 
 const DUP_THRESH: u32 = 3;
-/// Blocks that are kept: as many as an ACK has at most.
-const KEPT_BLOCKS: usize = 4;
 
 /// A mark of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,11 +100,12 @@ pub(super) struct Scoreboard {
     lost: u32,
     resent: u32,
     highest_sacked: u64,
+    /// No entry that ends here or below is unmarked.
     examined: u64,
-    /// Blocks of which every entry is sacked or acknowledged.
-    blocks: [(u64, u64); KEPT_BLOCKS],
-    /// The one that was kept first.
-    oldest_block: usize,
+    /// Blocks inside which every entry is sacked.
+    blocks: [(u64, u64); MAX_SACK_BLOCKS],
+    /// Where the next new block is kept.
+    next_block: usize,
     /// No entry below is lost and not resent.
     resend_from: u64,
     /// Bytes that the host's queues have taken.
@@ -141,6 +143,8 @@ impl Scoreboard {
                 self.entries.pop_front();
             } else if let Some(front) = self.entries.front_mut() {
                 (front.start, front.len) = (una, entry.len - covered.len);
+                // It was across the end of a block perhaps, and is inside now.
+                self.blocks = Default::default();
             }
         }
     }
@@ -172,14 +176,15 @@ impl Scoreboard {
     fn keep_block(&mut self, left: u64, right: u64) -> Option<u64> {
         let begins_in = |&(l, r): &(u64, u64)| l <= left && left <= r;
         let Some(block) = self.blocks.iter_mut().find(|block| begins_in(block)) else {
-            self.blocks[self.oldest_block] = (left, right);
-            self.oldest_block = (self.oldest_block + 1) % KEPT_BLOCKS;
+            self.blocks[self.next_block] = (left, right);
+            self.next_block = (self.next_block + 1) % MAX_SACK_BLOCKS;
             return Some(left);
         };
         let (_, known) = *block;
         if right <= known {
             return None;
         }
+        // Not from the old left end on: an entry across `left` is not marked.
         *block = (left, right);
         Some(known)
     }
@@ -484,7 +489,8 @@ mod tests {
     enum Step {
         Send(u8),
         Ack(u64),
-        Sack(u64, u64),
+        /// Up to so far from `una`, and so many bytes.
+        Sack(i64, i64),
         Find,
         Resend,
         Doubt,
@@ -497,7 +503,8 @@ mod tests {
         let step = prop_oneof![
             4 => (1_u8..8).prop_map(Step::Send),
             2 => (0_u64..600).prop_map(Step::Ack),
-            4 => (0_u64..20, 1_u64..5).prop_map(|(a, n)| Step::Sack(a, n)),
+            2 => (0_i64..20, 1_i64..5).prop_map(|(a, n)| Step::Sack(a * 100, n * 100)),
+            2 => (-300_i64..2_000, -50_i64..500).prop_map(|(a, n)| Step::Sack(a, n)),
             2 => Just(Step::Find),
             3 => Just(Step::Resend),
             1 => Just(Step::Doubt),
@@ -513,7 +520,6 @@ mod tests {
         fn marks_and_counters_agree(steps in steps()) {
             let mut board = Scoreboard::default();
             let (mut una, mut nxt) = (0_u64, 0_u64);
-            let mut blocks = Vec::new();
             for step in steps {
                 match step {
                     Step::Send(n) => (0..n).for_each(|_| {
@@ -524,11 +530,14 @@ mod tests {
                         una = (una + n).min(nxt);
                         board.acknowledge(una, &mut News::default());
                     }
-                    Step::Sack(start, n) => {
-                        let left = una.next_multiple_of(100) + start * 100;
-                        let right = (left + n * 100).min(nxt);
-                        sack(&mut board, left, right);
-                        blocks.push((left, right));
+                    Step::Sack(from, n) => {
+                        let left = una.next_multiple_of(100).saturating_add_signed(from);
+                        let right = left.saturating_add_signed(n);
+                        let mut forgetful = board.clone();
+                        forgetful.blocks = Default::default();
+                        prop_assert_eq!(sack(&mut board, left, right), sack(&mut forgetful, left, right));
+                        let marks = |board: &Scoreboard| board.entries.iter().map(|e| e.mark).collect::<Vec<_>>();
+                        prop_assert_eq!(marks(&board), marks(&forgetful));
                     }
                     Step::Find => { board.find_losses(MSS); }
                     Step::Resend => if let Some((start, _)) = board.next_lost() {
@@ -554,8 +563,11 @@ mod tests {
                 prop_assert_eq!(u64::from(outstanding), nxt - una);
                 let first_lost = board.entries.iter().find(|e| e.mark == Mark::Lost).map(|e| e.start);
                 prop_assert_eq!(board.next_lost().map(|l| l.0), first_lost);
-                let covered = |e: &Entry| blocks.iter().any(|&(l, r)| l <= e.start && e.end() <= r);
-                prop_assert!(board.entries.iter().all(|e| covered(e) == (e.mark == Mark::Sacked)));
+                let inside = |e: &Entry, (l, r): (u64, u64)| l <= e.start && e.end() <= r;
+                for e in &board.entries {
+                    prop_assert!(e.mark == Mark::Sacked || !board.blocks.iter().any(|&b| inside(e, b)));
+                    prop_assert!(e.mark != Mark::None || e.end() > board.examined);
+                }
                 let mut below = board.entries.iter().take_while(|e| e.start < board.highest_sacked);
                 let hole = below.find(|e| e.mark == Mark::None).filter(|_| board.sacked > 0);
                 prop_assert_eq!(board.first_hole(), hole.map(|e| (e.start, e.len)));

@@ -159,7 +159,7 @@ fn a_gso_packet_is_on_the_wire_what_its_segments_are() {
         let transfer = BulkFlow { from: a, to: b, bytes: Some(1_000_000), start: MS(0), stack };
         let app = world.add_app(Bulk::new(vec![transfer]));
         world.run(AT(1_000));
-        let stats = world.net().port(world.uplink(0)).stats();
+        let stats = *world.net().port(world.uplink(0)).stats();
         let record = world.app::<Bulk>(app).unwrap().records()[0].unwrap();
         (stats.packets, stats.bytes, record.time())
     };

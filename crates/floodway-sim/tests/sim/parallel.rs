@@ -120,7 +120,7 @@ impl Scene {
         let replay = world.app::<Replay>(app).unwrap();
         History {
             records: (0..count).map(|n| replay.record(n)).collect(),
-            ports: world.net().ports().iter().map(|port| port.stats()).collect(),
+            ports: world.net().ports().iter().map(|port| *port.stats()).collect(),
             senders: (0..world.net().hosts() as u32)
                 .map(|n| world.sender_stats(Address(n)))
                 .collect(),
@@ -141,7 +141,7 @@ impl Scene {
         let record = |n| parallel.app::<Replay>(app).find_map(|replay| replay.record(n));
         let history = History {
             records: (0..count).map(record).collect(),
-            ports: parallel.ports().map(|port| port.stats()).collect(),
+            ports: parallel.ports().map(|port| *port.stats()).collect(),
             senders: (0..hosts).map(|n| parallel.sender_stats(Address(n))).collect(),
             packets: parallel.packets(),
         };

@@ -4,6 +4,8 @@
 //! [`Options`] walks a list and says exactly what is wrong with a malformed one; [`OptionSummary`]
 //! gathers in one pass what the mechanisms of the switch ask for.
 
+use std::fmt;
+
 use crate::bytes::be32;
 use crate::error::{Error, Layer};
 
@@ -39,9 +41,9 @@ pub struct SackBlock {
 }
 
 /// SACK blocks in the order in which a segment lists them, at most [`MAX_SACK_BLOCKS`].
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Default)]
 pub struct SackList {
-    /// The first `count` count.
+    /// The first `count` are valid.
     blocks: [SackBlock; MAX_SACK_BLOCKS],
     count: u8,
 }
@@ -66,6 +68,12 @@ impl SackList {
     #[inline]
     pub const fn clear(&mut self) {
         self.count = 0;
+    }
+}
+
+impl fmt::Debug for SackList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.as_slice()).finish()
     }
 }
 

@@ -155,7 +155,7 @@ fn goes_on(verdict: Option<Verdict>, id: PacketId, ctx: &mut HookCtx<'_>) -> boo
     match verdict {
         None => true,
         Some(Verdict::Pass(edit)) => {
-            describe::edit(ctx.packets().get_mut(id), &edit);
+            ctx.packets().edit(id, |packet| describe::edit(packet, &edit));
             true
         }
         Some(Verdict::Absorb | Verdict::Drop(_)) => {
