@@ -14,7 +14,7 @@ use floodway_core::egress::qdisc::{Class, Config, Counters, Packet as Entry, Sch
 
 use super::queue::{Discipline, Refused};
 use crate::Instant;
-use crate::packet::{Address, Ecn, PacketId, Pool};
+use crate::packet::{Address, Ecn, Packet, PacketId, Pool};
 
 /// Settings of a host's queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +73,7 @@ impl HostQueue {
 impl Discipline for HostQueue {
     fn enqueue(&mut self, id: PacketId, now: Instant, pool: &mut Pool) -> Result<(), Refused> {
         while self.config.segment
-            && let Some(first) = pool.edit(id, |packet| packet.split_front())
+            && let Some(first) = pool.edit(id, Packet::split_front)
         {
             let first = pool.insert(first);
             self.push(first, now, pool);
