@@ -11,7 +11,7 @@ pub struct Scale {
 /// Ticks that a linear axis has about.
 const TICKS: f64 = 4.0;
 /// A logarithmic axis that has fewer decades also has ticks at 2 and 5.
-const FEW_DECADES: f64 = 1.6;
+const FEW_DECADES: f64 = 2.0;
 /// One that has less than a decade has more.
 const ONE_DECADE: f64 = 0.8;
 /// A logarithmic axis reaches over so much at least, as a ratio of its ends.
