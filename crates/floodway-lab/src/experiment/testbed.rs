@@ -102,7 +102,7 @@ impl Testbed {
         Self::start_images(name, &images.collect::<Result<Vec<_>>>()?, networks, true)
     }
 
-    /// Boots one guest for each image. Without `msix` no card has MSI-X; with it those have it that can.
+    /// Boots one guest for each image. With `msix`, cards have MSI-X where QEMU can give it to them; without, none has.
     ///
     /// # Errors
     /// As [`Testbed::start`].

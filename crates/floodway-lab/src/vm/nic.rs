@@ -45,7 +45,7 @@ pub struct Nic {
     pub queue_pairs: u16,
     /// MTU that the guest is told, in bytes; `None` is nothing (the guest then takes 1500).
     pub mtu: Option<u16>,
-    /// It may have MSI-X; without, it interrupts by INTx.
+    /// MSI-X where QEMU can give it to the card; otherwise it interrupts by INTx.
     pub msix: bool,
 }
 

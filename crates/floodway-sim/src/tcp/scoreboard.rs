@@ -143,7 +143,7 @@ impl Scoreboard {
                 self.entries.pop_front();
             } else if let Some(front) = self.entries.front_mut() {
                 (front.start, front.len) = (una, entry.len - covered.len);
-                // It was across the end of a block perhaps, and is inside now.
+                // An entry across the left edge of a block may lie inside the block now.
                 self.blocks = Default::default();
             }
         }
@@ -489,7 +489,7 @@ mod tests {
     enum Step {
         Send(u8),
         Ack(u64),
-        /// Up to so far from `una`, and so many bytes.
+        /// From the first multiple of 100 at or above `una` to the left edge, and from there to the right one.
         Sack(i64, i64),
         Find,
         Resend,
