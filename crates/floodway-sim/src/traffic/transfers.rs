@@ -5,7 +5,8 @@
 //! acknowledged. Back to back, each connection is followed at once by the next one of its place, however long the others still
 //! take, until every place has had its rounds. Before each round is an exponential pause, so that rounds meet all phases of schedules. The sender
 //! connects. Of each transfer the times are kept at which its application and its receiver's see what happens; in a
-//! VM that is when the VM runs.
+//! VM that is when the VM runs. So a round whose pause ends while its VM waits for a CPU begins when the VM has one, as in
+//! an application that has slept: its clock cannot start before it runs.
 
 use super::record::Record;
 use crate::engine::Rng;
@@ -45,7 +46,7 @@ pub struct Transfer {
     pub round: u32,
     /// Receiver, by its place in [`TransfersConfig::to`].
     pub receiver: u32,
-    /// When the sender opened the connection.
+    /// When the sender opened the connection: its VM runs then.
     pub begun: Instant,
     /// When the connection stood for the sender.
     pub connected: Instant,
@@ -163,7 +164,11 @@ impl App for Transfers {
         self.pause(ctx);
     }
 
-    fn on_timer(&mut self, _: u32, ctx: &mut Ctx<'_>) {
+    fn on_timer(&mut self, round: u32, ctx: &mut Ctx<'_>) {
+        ctx.compute(self.config.from, Duration::ZERO, round);
+    }
+
+    fn on_computed(&mut self, _: u32, ctx: &mut Ctx<'_>) {
         self.begin(ctx);
     }
 

@@ -3,14 +3,18 @@
 use std::any::Any;
 
 use crate::support::{AT, MBIT, MS, US};
-use floodway_sim::cpu::{Credit, CreditConfig, LoadConfig, RoundRobin, Scheduler, State, VcpuSpec};
+use floodway_sim::cpu::{
+    Credit, CreditConfig, LoadConfig, RoundRobin, Scheduler, State, VcpuId, VcpuSpec,
+};
 use floodway_sim::flow::Side;
 use floodway_sim::machine::{DriverConfig, Hook, HookCtx, MachineConfig, PassThrough, VmConfig};
 use floodway_sim::net::{Link, NicConfig, one_link};
 use floodway_sim::packet::{Address, Packet, PacketId};
 use floodway_sim::tcp::TcpConfig;
 use floodway_sim::trace::Point;
-use floodway_sim::traffic::{Echo, EchoConfig, Record, Samples, Series, SeriesConfig};
+use floodway_sim::traffic::{
+    Echo, EchoConfig, Record, Samples, Series, SeriesConfig, Transfers, TransfersConfig,
+};
 use floodway_sim::world::{AppId, MachineId, World};
 use floodway_sim::{Duration, Instant};
 use floodway_wire::tcp::Flags;
@@ -130,6 +134,33 @@ fn round_robin_makes_an_echo_wait_for_the_others_quanta() {
     assert!((MS(28)..MS(34)).contains(&at(0.02)), "{:?}", at(0.02));
     assert!((MS(40)..MS(50)).contains(&at(0.5)), "{:?}", at(0.5));
     assert!((MS(58)..MS(62)).contains(&at(0.99)), "{:?}", at(0.99));
+}
+
+#[test]
+fn a_transfer_begins_when_its_vm_runs() {
+    let scheduler = Box::new(RoundRobin::new(2, MS(30)));
+    let mut s = setup(3, Some(60), scheduler, 1, Box::new(PassThrough));
+    s.world.trace(0);
+    let app = s.world.add_app(Transfers::new(TransfersConfig {
+        from: s.vms[0],
+        to: vec![(s.client, 1)],
+        bytes: 10_000,
+        rounds: 50,
+        back_to_back: false,
+        gap: MS(60),
+        stacks: [TcpConfig::linux_2_6(); 2],
+        seed: 5,
+    }));
+    s.world.run(AT(60_000));
+    let transfers = s.world.app::<Transfers>(app).unwrap();
+    assert!(transfers.is_done());
+    // The driver domain's vCPU is the first.
+    let changes = s.world.machine(s.machine).cpus().recorded();
+    let own: Vec<_> = changes.iter().filter(|change| change.vcpu == VcpuId(1)).collect();
+    for transfer in transfers.complete() {
+        let state = own.iter().rev().find(|change| change.at <= transfer.begun).map(|c| c.state);
+        assert!(matches!(state, Some(State::Running(_))), "{:?}: {state:?}", transfer.begun);
+    }
 }
 
 #[test]
