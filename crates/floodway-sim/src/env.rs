@@ -82,6 +82,13 @@ pub enum Event {
         /// Which VM.
         vm: u32,
     },
+    /// The timer tick of a guest that counts as an interrupt.
+    Tick {
+        /// Which machine.
+        machine: u32,
+        /// Which VM.
+        vm: u32,
+    },
     /// An end in another part of the network has closed.
     FarClosed {
         /// Of which flow.

@@ -20,7 +20,8 @@
 //! raises the interrupt. Then the VM takes the packets that are in its RX ring by that time; those that come later need
 //! another event. And it may cost a VM that runs its time slice ([`VmConfig::interrupt_yields`]): who raises an
 //! interrupt in QEMU without KVM holds the lock that the vCPU then needs, so the vCPU sleeps for a moment, and is behind all
-//! others when it wakes up.
+//! others when it wakes up. The guest's own timer tick comes by the same way ([`VmConfig::tick`]): it ends the time slice of a VM that runs, and
+//! the next one of a VM that waits, as soon as that begins. A VM that is blocked has no tick, as a kernel that is idle stops its own.
 //!
 //! Every packet that is under way in a machine is in exactly one queue; a queue that is full drops.
 
@@ -100,6 +101,9 @@ impl Machine {
         self.cpus.start(&mut env.clock);
         for vm in 0..self.vms.len() as u32 {
             self.arm_load(vm, env);
+            // Guests boot at different times: their ticks are spread over the period.
+            let period = self.vms[vm as usize].tick();
+            self.arm_tick(vm, period * (vm + 1) / self.vms.len() as u32, env);
         }
     }
 
@@ -166,6 +170,17 @@ impl Machine {
         let to = &mut self.vms[vm as usize];
         to.on_interrupt(self.cpus.is_running(to.vcpu()));
         self.kick(vm, env);
+    }
+
+    /// The timer tick of a VM's kernel.
+    pub(crate) fn on_guest_tick(&mut self, vm: u32, env: &mut Env) {
+        let ticking = &mut self.vms[vm as usize];
+        let period = ticking.tick();
+        if self.cpus.is_runnable(ticking.vcpu()) {
+            ticking.on_tick();
+            self.kick(vm, env);
+        }
+        self.arm_tick(vm, period, env);
     }
 
     pub(crate) fn on_cpu(&mut self, event: CpuEvent, env: &mut Env) {
@@ -288,6 +303,12 @@ impl Machine {
         if self.cpus.is_running(vcpu) {
             let step = self.run_vm(vcpu, false, env);
             self.follow(step, env);
+        }
+    }
+
+    fn arm_tick(&mut self, vm: u32, delay: Duration, env: &mut Env) {
+        if !delay.is_zero() {
+            env.clock.after(delay, Event::Tick { machine: self.number, vm });
         }
     }
 

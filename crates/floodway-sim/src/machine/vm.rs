@@ -34,6 +34,8 @@ pub struct VmConfig {
     pub interrupt_delay: Duration,
     /// An event that comes while it runs makes it give its pCPU to whoever waits.
     pub interrupt_yields: bool,
+    /// Period of its kernel's timer tick where a tick, too, makes it give its pCPU away; zero: ticks cost nothing.
+    pub tick: Duration,
     /// Its load, from the start.
     pub load: Option<LoadConfig>,
 }
@@ -52,6 +54,7 @@ impl VmConfig {
             call_cost: Duration::from_micros(2),
             interrupt_delay: Duration::ZERO,
             interrupt_yields: false,
+            tick: Duration::ZERO,
             load: None,
         }
     }
@@ -256,7 +259,16 @@ impl Vm {
         self.interrupt_pending = false;
         self.announced = self.rx.filled();
         self.completes = !self.completions.is_empty();
-        self.gives_way = running && self.config.interrupt_yields;
+        self.gives_way |= running && self.config.interrupt_yields;
+    }
+
+    /// Its kernel's timer ticks: it gives its pCPU away now, or once it has it again.
+    pub(super) fn on_tick(&mut self) {
+        self.gives_way = true;
+    }
+
+    pub(super) const fn tick(&self) -> Duration {
+        self.config.tick
     }
 
     pub(super) const fn take_gives_way(&mut self) -> bool {

@@ -1,9 +1,9 @@
 //! Rounds of transfers, each on a new connection: what the lab measures on real VMs.
 //!
 //! # Theory of operation
-//! A round opens all its connections at once and ends when the last byte of the last of them has arrived and is
-//! acknowledged. Back to back, each connection is followed at once by the next one of its place, however long the others still
-//! take, until every place has had its rounds. Before each round is an exponential pause, so that rounds meet all phases of schedules. The sender
+//! A round opens all its connections at once and ends when the last of them has its receiver's reply, which is one byte, and nothing of it
+//! is unacknowledged. Back to back, each connection is followed at once by the next one of its place, however long the others still
+//! take, until every place has had its rounds. Before each round is a pause of random length, so that rounds meet all phases of schedules. The sender
 //! connects. Of each transfer the times are kept at which its application and its receiver's see what happens; in a
 //! VM that is when the VM runs. So a round whose pause ends while its VM waits for a CPU begins when the VM has one, as in
 //! an application that has slept: its clock cannot start before it runs.
@@ -29,7 +29,7 @@ pub struct TransfersConfig {
     pub rounds: u32,
     /// The connections of a round do not wait for each other: each is followed at once by the next.
     pub back_to_back: bool,
-    /// Mean of the pause before each round.
+    /// Longest pause before a round. Pauses are uniform from 0 to this.
     pub gap: Duration,
     /// The sender's stack and the receivers'.
     pub stacks: [TcpConfig; 2],
@@ -54,8 +54,10 @@ pub struct Transfer {
     pub first: Instant,
     /// When the last byte was with the receiver.
     pub last: Instant,
-    /// When the sender knew that all was acknowledged.
+    /// When the sender knew that all was acknowledged, by the receiver or by a switch for it.
     pub acknowledged: Instant,
+    /// When the sender had the receiver's reply.
+    pub replied: Instant,
     /// Bytes.
     pub bytes: u64,
 }
@@ -71,6 +73,9 @@ impl Transfer {
 /// The tags of messages.
 const FIRST: u32 = 0;
 const LAST: u32 = 1;
+const REPLY: u32 = 2;
+/// Bytes of a reply.
+const REPLY_BYTES: u64 = 1;
 
 /// The application.
 #[derive(Debug)]
@@ -104,7 +109,8 @@ impl Transfers {
 
     fn pause(&mut self, ctx: &mut Ctx<'_>) {
         if self.round < self.config.rounds {
-            ctx.after(self.rng.exponential(self.config.gap), self.round);
+            let longest = self.config.gap.as_nanos() as u64;
+            ctx.after(Duration::from_nanos(self.rng.below(longest + 1)), self.round);
         }
     }
 
@@ -122,7 +128,6 @@ impl Transfers {
         let [from, at] = &self.config.stacks;
         let flow = ctx.open(self.config.from, to, [from, at]);
         ctx.send_noting_first(flow, Side::Client, self.config.bytes, FIRST, LAST);
-        ctx.close(flow, Side::Client);
         let transfer = Transfer {
             flow,
             round,
@@ -132,6 +137,7 @@ impl Transfers {
             first: Instant::NEVER,
             last: Instant::NEVER,
             acknowledged: Instant::NEVER,
+            replied: Instant::NEVER,
             bytes: self.config.bytes,
         };
         self.running.push(transfer);
@@ -150,7 +156,7 @@ impl Transfers {
         let Some(at) = self.running.iter().position(|running| running.flow == flow) else { return };
         let transfer = &mut self.running[at];
         change(transfer);
-        if transfer.last == Instant::NEVER || transfer.acknowledged == Instant::NEVER {
+        if transfer.replied == Instant::NEVER || transfer.acknowledged == Instant::NEVER {
             return;
         }
         let over = self.running.remove(at);
@@ -181,21 +187,29 @@ impl App for Transfers {
 
     fn on_message(&mut self, flow: FlowId, side: Side, tag: u32, ctx: &mut Ctx<'_>) {
         let now = ctx.now();
-        let change = move |transfer: &mut Transfer| {
-            transfer.first = transfer.first.min(now);
-            if tag == LAST {
-                transfer.last = now;
+        let change = move |transfer: &mut Transfer| match tag {
+            REPLY => transfer.replied = now,
+            _ => {
+                transfer.first = transfer.first.min(now);
+                if tag == LAST {
+                    transfer.last = now;
+                }
             }
         };
         self.note(flow, change, ctx);
         if tag == LAST {
+            ctx.send(flow, side, REPLY_BYTES, REPLY);
+        }
+        if tag != FIRST {
             ctx.close(flow, side);
         }
     }
 
-    fn on_sent(&mut self, flow: FlowId, _: Side, ctx: &mut Ctx<'_>) {
-        let now = ctx.now();
-        self.note(flow, |transfer| transfer.acknowledged = now, ctx);
+    fn on_sent(&mut self, flow: FlowId, side: Side, ctx: &mut Ctx<'_>) {
+        if side == Side::Client {
+            let now = ctx.now();
+            self.note(flow, |transfer| transfer.acknowledged = now, ctx);
+        }
     }
 
     fn on_closed(&mut self, flow: FlowId, ctx: &mut Ctx<'_>) {

@@ -247,6 +247,9 @@ impl World {
             Event::Interrupt { machine, vm } => {
                 self.machines[machine as usize].on_interrupt(vm, &mut self.env);
             }
+            Event::Tick { machine, vm } => {
+                self.machines[machine as usize].on_guest_tick(vm, &mut self.env);
+            }
             Event::FarClosed { flow, side, aborted } => self.env.far_closed(flow, side, aborted),
             Event::Released(flow) => self.env.flows.release(flow),
             Event::App { app, tag } => self.with_app(app, |app, ctx| app.on_timer(tag, ctx)),
@@ -343,6 +346,7 @@ fn write_event(digest: &mut Digest, event: Event) {
             (14, flow.number() << 2 | u64::from(aborted) << 1 | side as u64)
         }
         Event::Released(flow) => (15, flow.number()),
+        Event::Tick { machine, vm } => (16, u64::from(machine) << 32 | u64::from(vm)),
     };
     digest.write(kind);
     digest.write(number);

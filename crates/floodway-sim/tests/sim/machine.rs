@@ -414,6 +414,39 @@ fn an_interrupt_that_costs_the_turn_makes_each_round_trip_wait_for_the_others() 
 }
 
 #[test]
+fn a_tick_ends_the_time_slice_of_a_vm_that_runs() {
+    // Mean time slices of two VMs that are always busy.
+    let slices = |tick| {
+        let net = one_link(1, Link::ethernet(1000 * MBIT, US(30)), NicConfig::default());
+        let mut world = World::new(net);
+        let config = MachineConfig {
+            pcpus: 2,
+            scheduler: Box::new(RoundRobin::new(2, MS(30))),
+            switch_cost: Duration::ZERO,
+            cache_cost: Duration::ZERO,
+            driver: DriverConfig::new(VcpuSpec::pinned(1, 256)),
+        };
+        let machine = world.add_machine(0, config, Box::new(PassThrough));
+        let load = Some(LoadConfig::duty_cycle(100, MS(30)));
+        let vm = VmConfig { load, tick, ..VmConfig::new(VcpuSpec::pinned(0, 256)) };
+        world.add_vm(machine, &vm);
+        world.add_vm(machine, &vm);
+        world.run(AT(6_000));
+        [0, 1].map(|vm| {
+            let times = world.machine(machine).vm_times(vm, AT(6_000));
+            times.ran / u32::try_from(times.dispatched).unwrap()
+        })
+    };
+    for slice in slices(Duration::ZERO) {
+        assert!((MS(29)..MS(31)).contains(&slice), "{slice:?}");
+    }
+    // Each gives way to the other at its own tick, 2 ms after that of the other.
+    for slice in slices(MS(4)) {
+        assert!((US(1_900)..US(2_100)).contains(&slice), "{slice:?}");
+    }
+}
+
+#[test]
 fn small_queues_hold_for_the_queue_of_a_vm() {
     let drops = |limit_output| {
         let mut stack = TcpConfig { initial_window: 800, limit_output, ..TcpConfig::linux_2_6() };

@@ -190,6 +190,9 @@ pub struct Guest {
     /// An event that comes while a VM runs makes it give its core to whoever waits.
     #[serde(default)]
     pub interrupt_yields: bool,
+    /// Period of its timer tick, in ms, where a tick makes it give its core away, too; 0: ticks cost nothing.
+    #[serde(default)]
+    pub tick_ms: u64,
 }
 
 /// TCP.
@@ -408,6 +411,7 @@ impl Host {
             call_cost: NS(g.call_cost_ns),
             interrupt_delay: US(g.interrupt_us),
             interrupt_yields: g.interrupt_yields,
+            tick: MS(g.tick_ms),
             load: (load_percent > 0).then_some(load),
         }
     }

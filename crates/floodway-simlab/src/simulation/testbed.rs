@@ -336,6 +336,7 @@ impl Testbed {
             call_cost: Duration::from_nanos(guest.call_cost_ns),
             interrupt_delay: US(guest.interrupt_us),
             interrupt_yields: guest.interrupt_yields,
+            tick: Duration::from_millis(guest.tick_ms),
             load,
         }
     }

@@ -13,8 +13,7 @@
 //! |---|---|---|
 //! | `data-phase` of what a VM sends | the receiver's first byte | its last |
 //! | `data-phase` of what a VM receives | the sender's connection stands | everything acknowledged |
-//! | `whole` of what a VM sends | the call that connects | the VM knows that everything has arrived |
-//! | `whole` of what a VM receives | the call that connects | the VM's application has the last byte |
+//! | `whole` | the call that connects | the receiver's reply is with the sender |
 //! | `aggregate` (several flows, not back to back) | first byte of any | last byte of any |
 //!
 //! A data phase is never counted shorter than its bytes take on the line.
@@ -239,7 +238,7 @@ impl Case {
             own.iter().map(|t| self.rate(t.bytes, span(t))).collect()
         };
         say("data-phase", &each(&|t| self.data_phase(t)));
-        say("whole", &each(&|t| self.whole(t)));
+        say("whole", &each(&|t| t.replied.since(t.begun)));
         if own.len() > 1 && !self.back_to_back {
             let first = own.iter().map(|t| t.first).min().unwrap_or_default();
             let last = own.iter().map(|t| t.last).max().unwrap_or_default();
@@ -252,14 +251,6 @@ impl Case {
         match self.outwards {
             true => t.last.since(t.first),
             false => t.acknowledged.since(t.connected),
-        }
-    }
-
-    /// To the last step that only the VM can take.
-    fn whole(&self, t: &Transfer) -> Duration {
-        match self.outwards {
-            true => t.acknowledged.since(t.begun),
-            false => t.last.since(t.begun),
         }
     }
 

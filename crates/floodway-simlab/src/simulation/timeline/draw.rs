@@ -92,8 +92,8 @@ pub struct PacketAt {
 impl Picture<'_> {
     /// The drawing of a transfer of each variant, and what is drawn as data.
     pub fn draw(&self, names: &[&str], seen: &[(&Case, u64, Seen)]) -> (String, Vec<Drawn>) {
-        let whole = |(case, _, seen): &(&Case, u64, Seen)| {
-            let [begun, ended] = ends(case, &seen.played.transfer);
+        let whole = |(_, _, seen): &(&Case, u64, Seen)| {
+            let [begun, ended] = ends(&seen.played.transfer);
             ms(ended.since(begun))
         };
         let longest = seen.iter().map(whole).fold(0.0, f64::max);
@@ -144,12 +144,12 @@ fn colour(spent: Spent) -> Colour {
 
 fn drawn(case: &Case, seed: u64, seen: &Seen, [from, to]: [f64; 2]) -> Drawn {
     let transfer = &seen.played.transfer;
-    let [begun, ended] = ends(case, transfer);
+    let [begun, ended] = ends(transfer);
     let at = |time: Instant| ms(time.since(begun));
     let inside = |stretch: &[f64; 2]| stretch[1] > from && stretch[0] < to;
     let stretches = seen.played.path.iter();
     let path = stretches.map(|s| (s.spent, [at(s.from), at(s.to)])).filter(|s| inside(&s.1));
-    let named = PHASES.into_iter().zip(phases(case, transfer));
+    let named = PHASES.into_iter().zip(phases(transfer));
     // Of what came after the transfer there is no record.
     let window = [from, to.min(at(ended))];
     let window = window.map(|ms| begun + std::time::Duration::from_secs_f64(ms / 1e3));

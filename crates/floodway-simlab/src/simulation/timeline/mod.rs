@@ -112,7 +112,7 @@ impl Args {
             let (run, played) = self.pick(all).with_context(|| format!("variant {name}"))?;
             let case = case(run)?;
             let every: Vec<_> = all.iter().map(|(_, played)| played).collect();
-            accounts.push((name.clone(), Account::of(case, &every)));
+            accounts.push((name.clone(), Account::of(&every)));
             seen.push((case, run.seed, play::one(case, run.seed, &played.transfer)?));
         }
         let title = describe(&experiment.name, &cell);
@@ -170,9 +170,8 @@ impl Args {
             None => {
                 let mut order: Vec<_> = (0..count).collect();
                 order.sort_by_key(|&n| {
-                    case(all[n].0)
-                        .map(|case| play::ends(case, &all[n].1.transfer))
-                        .map_or(std::time::Duration::ZERO, |[begun, ended]| ended.since(begun))
+                    let [begun, ended] = play::ends(&all[n].1.transfer);
+                    ended.since(begun)
                 });
                 order.get(count / 2).copied().unwrap_or(count)
             }
@@ -225,8 +224,8 @@ fn describe(experiment: &str, cell: &Parameters) -> String {
 }
 
 /// The phases of a transfer, in the order of [`PHASES`].
-fn phases(case: &Case, transfer: &Transfer) -> [[Instant; 2]; PHASES.len()] {
-    let [begun, ended] = play::ends(case, transfer);
+fn phases(transfer: &Transfer) -> [[Instant; 2]; PHASES.len()] {
+    let [begun, ended] = play::ends(transfer);
     // A flight that nobody has seen end is as long as the transfer.
     let at = [transfer.connected, transfer.first, transfer.last].map(|at| at.min(ended));
     [[begun, at[0]], [at[0], at[1]], [at[1], at[2]], [at[2], ended]]

@@ -42,8 +42,8 @@ pub struct Seen {
 }
 
 /// When a transfer begins and ends: see [`Case`] on `whole`.
-pub fn ends(case: &Case, transfer: &Transfer) -> [Instant; 2] {
-    [transfer.begun, if case.outwards { transfer.acknowledged } else { transfer.last }]
+pub const fn ends(transfer: &Transfer) -> [Instant; 2] {
+    [transfer.begun, transfer.replied]
 }
 
 /// All transfers of a run, in their order, but those whose packets are not all in the trace.
@@ -59,8 +59,8 @@ pub fn all(case: &Case, seed: u64) -> Result<Vec<Played>> {
     let schedule = schedule(&case, &stage);
     let Some(app) = stage.world.app::<Transfers>(stage.app) else { return Ok(Vec::new()) };
     let until = full_at(&stage);
-    let whole = app.complete().iter().filter(|transfer| ends(&case, transfer)[1] <= until);
-    Ok(whole.map(|transfer| played(&case, &stage, transfer, &schedule)).collect())
+    let whole = app.complete().iter().filter(|transfer| ends(transfer)[1] <= until);
+    Ok(whole.map(|transfer| played(&stage, transfer, &schedule)).collect())
 }
 
 /// One of the transfers that [`all`] has found, again.
@@ -69,7 +69,7 @@ pub fn all(case: &Case, seed: u64) -> Result<Vec<Played>> {
 /// When the parameters of the case make no sense, or the seed is another one.
 pub fn one(case: &Case, seed: u64, transfer: &Transfer) -> Result<Seen> {
     let mut stage = traced(case, seed)?;
-    let [begun, ended] = ends(case, transfer);
+    let [begun, ended] = ends(transfer);
     stage.world.run(begun);
     let step = (ended.since(begun) / LOOKS).max(Duration::from_nanos(1));
     let mut limits = Vec::new();
@@ -79,7 +79,7 @@ pub fn one(case: &Case, seed: u64, transfer: &Transfer) -> Result<Seen> {
     }
     stage.world.run(ended + Duration::from_nanos(1));
     let schedule = schedule(case, &stage);
-    let played = played(case, &stage, transfer, &schedule);
+    let played = played(&stage, transfer, &schedule);
     let passages = passages(&stage, transfer);
     ensure!(!passages.is_empty(), "there is no such transfer in the run of seed {seed}");
     Ok(Seen { played, schedule, passages, limits })
@@ -102,8 +102,8 @@ fn full_at(stage: &Stage) -> Instant {
     full.and_then(|trace| trace.passages().last()).map_or(Instant::NEVER, |last| last.at)
 }
 
-fn played(case: &Case, stage: &Stage, transfer: &Transfer, schedule: &Schedule) -> Played {
-    let path = path::follow(&passages(stage, transfer), schedule, ends(case, transfer));
+fn played(stage: &Stage, transfer: &Transfer, schedule: &Schedule) -> Played {
+    let path = path::follow(&passages(stage, transfer), schedule, ends(transfer));
     Played { transfer: *transfer, path }
 }
 

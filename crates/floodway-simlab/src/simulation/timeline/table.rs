@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::path::Spent;
 use super::play::{Played, ends};
-use super::{Case, PHASES, phases};
+use super::{PHASES, phases};
 
 /// Means over the transfers of a variant, in ms.
 #[derive(Clone, Debug, Serialize)]
@@ -23,14 +23,14 @@ pub struct Account {
 }
 
 impl Account {
-    /// The account of some transfers of a case.
-    pub fn of(case: &Case, all: &[&Played]) -> Self {
+    /// The account of some transfers.
+    pub fn of(all: &[&Played]) -> Self {
         let mut mean_ms = BTreeMap::<Spent, [f64; PHASES.len()]>::new();
         let mut whole = Vec::new();
         for played in all {
-            let [begun, ended] = ends(case, &played.transfer);
+            let [begun, ended] = ends(&played.transfer);
             whole.push(ms(ended.since(begun)));
-            for (n, [from, to]) in phases(case, &played.transfer).into_iter().enumerate() {
+            for (n, [from, to]) in phases(&played.transfer).into_iter().enumerate() {
                 for stretch in &played.path {
                     let (from, to) = (from.max(stretch.from), to.min(stretch.to));
                     let means = mean_ms.entry(stretch.spent).or_default();

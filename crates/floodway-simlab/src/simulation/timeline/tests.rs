@@ -22,7 +22,7 @@ fn a_critical_path_has_every_moment_of_its_transfer_once() {
     for run in &runs {
         let case = case(run).unwrap();
         for played in play::all(case, run.seed).unwrap() {
-            let [mut at, ended] = play::ends(case, &played.transfer);
+            let [mut at, ended] = play::ends(&played.transfer);
             for stretch in &played.path {
                 assert_eq!(stretch.from, at, "{played:?}");
                 assert!(stretch.to > at);
