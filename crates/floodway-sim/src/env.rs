@@ -82,7 +82,7 @@ pub enum Event {
         /// Which VM.
         vm: u32,
     },
-    /// The timer tick of a guest that counts as an interrupt.
+    /// A guest's timer tick, where it costs a time slice.
     Tick {
         /// Which machine.
         machine: u32,

@@ -20,7 +20,7 @@
 //! raises the interrupt. Then the VM takes the packets that are in its RX ring by that time; those that come later need
 //! another event. And it may cost a VM that runs its time slice ([`VmConfig::interrupt_yields`]): who raises an
 //! interrupt in QEMU without KVM holds the lock that the vCPU then needs, so the vCPU sleeps for a moment, and is behind all
-//! others when it wakes up. The guest's own timer tick comes by the same way ([`VmConfig::tick`]): it ends the time slice of a VM that runs, and
+//! others when it wakes up. The guest's own timer tick comes the same way ([`VmConfig::tick`]): it ends the time slice of a VM that runs, and
 //! the next one of a VM that waits, as soon as that begins. A VM that is blocked has no tick, as a kernel that is idle stops its own.
 //!
 //! Every packet that is under way in a machine is in exactly one queue; a queue that is full drops.
@@ -101,9 +101,10 @@ impl Machine {
         self.cpus.start(&mut env.clock);
         for vm in 0..self.vms.len() as u32 {
             self.arm_load(vm, env);
-            // Guests boot at different times: their ticks are spread over the period.
-            let period = self.vms[vm as usize].tick();
-            self.arm_tick(vm, period * (vm + 1) / self.vms.len() as u32, env);
+            let [phase, period] = self.vms[vm as usize].tick();
+            if !period.is_zero() {
+                self.arm_tick(vm, phase, env);
+            }
         }
     }
 
@@ -175,7 +176,7 @@ impl Machine {
     /// The timer tick of a VM's kernel.
     pub(crate) fn on_guest_tick(&mut self, vm: u32, env: &mut Env) {
         let ticking = &mut self.vms[vm as usize];
-        let period = ticking.tick();
+        let [_, period] = ticking.tick();
         if self.cpus.is_runnable(ticking.vcpu()) {
             ticking.on_tick();
             self.kick(vm, env);
@@ -307,9 +308,7 @@ impl Machine {
     }
 
     fn arm_tick(&mut self, vm: u32, delay: Duration, env: &mut Env) {
-        if !delay.is_zero() {
-            env.clock.after(delay, Event::Tick { machine: self.number, vm });
-        }
+        env.clock.after(delay, Event::Tick { machine: self.number, vm });
     }
 
     fn arm_load(&mut self, vm: u32, env: &mut Env) {

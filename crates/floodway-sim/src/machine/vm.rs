@@ -34,8 +34,10 @@ pub struct VmConfig {
     pub interrupt_delay: Duration,
     /// An event that comes while it runs makes it give its pCPU to whoever waits.
     pub interrupt_yields: bool,
-    /// Period of its kernel's timer tick where a tick, too, makes it give its pCPU away; zero: ticks cost nothing.
+    /// Period of its kernel's timer tick, if a tick also makes it give its pCPU away; zero if ticks cost nothing.
     pub tick: Duration,
+    /// When the first tick is.
+    pub tick_phase: Duration,
     /// Its load, from the start.
     pub load: Option<LoadConfig>,
 }
@@ -55,6 +57,7 @@ impl VmConfig {
             interrupt_delay: Duration::ZERO,
             interrupt_yields: false,
             tick: Duration::ZERO,
+            tick_phase: Duration::ZERO,
             load: None,
         }
     }
@@ -128,6 +131,8 @@ pub(super) struct Vm {
     completes: bool,
     /// It is to give its pCPU away before it goes on.
     gives_way: bool,
+    /// It has done something since it last gave its pCPU away.
+    has_worked: bool,
     stats: VmStats,
 }
 
@@ -156,6 +161,7 @@ impl Vm {
             announced: 0,
             completes: false,
             gives_way: false,
+            has_worked: false,
             stats: VmStats::default(),
         }
     }
@@ -262,16 +268,19 @@ impl Vm {
         self.gives_way |= running && self.config.interrupt_yields;
     }
 
-    /// Its kernel's timer ticks: it gives its pCPU away now, or once it has it again.
-    pub(super) fn on_tick(&mut self) {
-        self.gives_way = true;
+    /// Its kernel's timer ticks: it gives its pCPU away now, or once it has it again. The timer is not set again before the kernel has
+    /// handled the tick, so none comes to a VM that has done nothing since the last one.
+    pub(super) const fn on_tick(&mut self) {
+        self.gives_way |= self.has_worked;
     }
 
-    pub(super) const fn tick(&self) -> Duration {
-        self.config.tick
+    /// The timer tick's phase and period.
+    pub(super) const fn tick(&self) -> [Duration; 2] {
+        [self.config.tick_phase, self.config.tick]
     }
 
     pub(super) const fn take_gives_way(&mut self) -> bool {
+        self.has_worked &= !self.gives_way;
         std::mem::replace(&mut self.gives_way, false)
     }
 
@@ -294,6 +303,7 @@ impl Vm {
     /// Chooses the next piece of work.
     pub(super) fn next(&mut self, now: Instant, pool: &Pool) -> VmWork {
         let config = self.config;
+        self.has_worked = true;
         let at_once = config.interrupt_delay.is_zero();
         let sendable = self.queue.front().filter(|packet| self.tx.has_room(*packet, pool));
         let copy = |packet: PacketId| config.copy_cost * pool.wire_len(packet) / 1000;

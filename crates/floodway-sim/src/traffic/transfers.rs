@@ -1,14 +1,12 @@
 //! Rounds of transfers, each on a new connection: what the lab measures on real VMs.
 //!
 //! # Theory of operation
-//! A round opens all its connections at once and ends when the last of them has its receiver's reply, which is one byte, and nothing of it
-//! is unacknowledged. Back to back, each connection is followed at once by the next one of its place, however long the others still
+//! A round opens all its connections at once and ends when every connection has its receiver's reply of one byte and nothing unacknowledged. Back to back, each connection is followed at once by the next one of its place, however long the others still
 //! take, until every place has had its rounds. Before each round is a pause of random length, so that rounds meet all phases of schedules. The sender
 //! connects. Of each transfer the times are kept at which its application and its receiver's see what happens; in a
 //! VM that is when the VM runs. So a round whose pause ends while its VM waits for a CPU begins when the VM has one, as in
 //! an application that has slept: its clock cannot start before it runs.
 
-use super::record::Record;
 use crate::engine::Rng;
 use crate::flow::{FlowId, Side};
 use crate::packet::Address;
@@ -60,14 +58,6 @@ pub struct Transfer {
     pub replied: Instant,
     /// Bytes.
     pub bytes: u64,
-}
-
-impl Transfer {
-    /// From opening the connection to the receiver's last byte.
-    #[must_use]
-    pub const fn whole(&self) -> Record {
-        Record { begun: self.begun, done: self.last, bytes: self.bytes }
-    }
 }
 
 /// The tags of messages.
@@ -196,13 +186,13 @@ impl App for Transfers {
                 }
             }
         };
-        self.note(flow, change, ctx);
         if tag == LAST {
             ctx.send(flow, side, REPLY_BYTES, REPLY);
         }
         if tag != FIRST {
             ctx.close(flow, side);
         }
+        self.note(flow, change, ctx);
     }
 
     fn on_sent(&mut self, flow: FlowId, side: Side, ctx: &mut Ctx<'_>) {

@@ -137,7 +137,7 @@ fn round_robin_makes_an_echo_wait_for_the_others_quanta() {
 }
 
 #[test]
-fn a_transfer_begins_when_its_vm_runs() {
+fn a_transfer_begins_and_ends_while_its_vm_runs() {
     let scheduler = Box::new(RoundRobin::new(2, MS(30)));
     let mut s = setup(3, Some(60), scheduler, 1, Box::new(PassThrough));
     s.world.trace(0);
@@ -153,13 +153,39 @@ fn a_transfer_begins_when_its_vm_runs() {
     }));
     s.world.run(AT(60_000));
     let transfers = s.world.app::<Transfers>(app).unwrap();
-    assert!(transfers.is_done());
+    assert_eq!((transfers.is_done(), transfers.complete().len()), (true, 50));
     // The driver domain's vCPU is the first.
     let changes = s.world.machine(s.machine).cpus().recorded();
     let own: Vec<_> = changes.iter().filter(|change| change.vcpu == VcpuId(1)).collect();
     for transfer in transfers.complete() {
-        let state = own.iter().rev().find(|change| change.at <= transfer.begun).map(|c| c.state);
-        assert!(matches!(state, Some(State::Running(_))), "{:?}: {state:?}", transfer.begun);
+        for at in [transfer.begun, transfer.connected, transfer.replied] {
+            let state = own.iter().rev().find(|change| change.at <= at).map(|c| c.state);
+            assert!(matches!(state, Some(State::Running(_))), "{at:?}: {state:?}");
+        }
+    }
+}
+
+#[test]
+fn a_transfer_to_a_vm_ends_with_the_reply_of_its_application() {
+    let mut s = setup(1, None, credit(), 1, Box::new(PassThrough));
+    let app = s.world.add_app(Transfers::new(TransfersConfig {
+        from: s.client,
+        to: vec![(s.vms[0], 1)],
+        bytes: 100_000,
+        rounds: 20,
+        back_to_back: false,
+        gap: MS(60),
+        stacks: [TcpConfig::linux_2_6(); 2],
+        seed: 5,
+    }));
+    s.world.run(AT(60_000));
+    let transfers = s.world.app::<Transfers>(app).unwrap();
+    assert_eq!((transfers.is_done(), transfers.complete().len()), (true, 20));
+    for transfer in transfers.complete() {
+        // The call that sends it, and the way back.
+        assert!(transfer.replied.since(transfer.last) > US(30 + 2), "{transfer:?}");
+        // The data alone, without what closes the connection: that waits for the reply.
+        assert!(transfer.acknowledged < transfer.replied, "{transfer:?}");
     }
 }
 
@@ -416,7 +442,7 @@ fn an_interrupt_that_costs_the_turn_makes_each_round_trip_wait_for_the_others() 
 #[test]
 fn a_tick_ends_the_time_slice_of_a_vm_that_runs() {
     // Mean time slices of two VMs that are always busy.
-    let slices = |tick| {
+    let slices = |tick: Duration| {
         let net = one_link(1, Link::ethernet(1000 * MBIT, US(30)), NicConfig::default());
         let mut world = World::new(net);
         let config = MachineConfig {
@@ -428,9 +454,10 @@ fn a_tick_ends_the_time_slice_of_a_vm_that_runs() {
         };
         let machine = world.add_machine(0, config, Box::new(PassThrough));
         let load = Some(LoadConfig::duty_cycle(100, MS(30)));
-        let vm = VmConfig { load, tick, ..VmConfig::new(VcpuSpec::pinned(0, 256)) };
-        world.add_vm(machine, &vm);
-        world.add_vm(machine, &vm);
+        for tick_phase in [Duration::ZERO, tick / 2] {
+            let vcpu = VcpuSpec::pinned(0, 256);
+            world.add_vm(machine, &VmConfig { load, tick, tick_phase, ..VmConfig::new(vcpu) });
+        }
         world.run(AT(6_000));
         [0, 1].map(|vm| {
             let times = world.machine(machine).vm_times(vm, AT(6_000));

@@ -190,7 +190,7 @@ pub struct Guest {
     /// An event that comes while a VM runs makes it give its core to whoever waits.
     #[serde(default)]
     pub interrupt_yields: bool,
-    /// Period of its timer tick, in ms, where a tick makes it give its core away, too; 0: ticks cost nothing.
+    /// Period of its timer tick, in ms, if a tick also makes it give its core away; 0 if ticks cost nothing.
     #[serde(default)]
     pub tick_ms: u64,
 }
@@ -400,9 +400,27 @@ impl Host {
             phase,
             operations: 1,
         };
+        let load = (load_percent > 0).then_some(load);
+        // Guests boot at different times: the tick's phase is as random as the load's.
+        let tick = self.tick().as_nanos().max(1);
+        self.guest_on(0, load, Duration::from_nanos((phase.as_nanos() % tick) as u64))
+    }
+
+    /// Period of guests' ticks, if ticks cost them time slices; else zero.
+    pub(super) fn tick(&self) -> Duration {
+        MS(self.guest.tick_ms)
+    }
+
+    /// A VM on a core.
+    pub(super) fn guest_on(
+        &self,
+        core: u32,
+        load: Option<LoadConfig>,
+        tick_phase: Duration,
+    ) -> VmConfig {
         let g = &self.guest;
         VmConfig {
-            vcpu: VcpuSpec::pinned(0, 256),
+            vcpu: VcpuSpec::pinned(core, 256),
             ring_slots: g.ring_slots,
             queue: g.queue,
             tx_cost: NS(g.tx_cost_ns),
@@ -411,8 +429,9 @@ impl Host {
             call_cost: NS(g.call_cost_ns),
             interrupt_delay: US(g.interrupt_us),
             interrupt_yields: g.interrupt_yields,
-            tick: MS(g.tick_ms),
-            load: (load_percent > 0).then_some(load),
+            tick: self.tick(),
+            tick_phase,
+            load,
         }
     }
 

@@ -18,7 +18,7 @@ use std::time::Duration;
 use anyhow::{Result, bail, ensure};
 use floodway_core::egress::qdisc::{self, Kind};
 use floodway_sim::Instant;
-use floodway_sim::cpu::{Credit, CreditConfig, Debit, LoadConfig, VcpuSpec};
+use floodway_sim::cpu::{Credit, CreditConfig, Debit, LoadConfig};
 use floodway_sim::engine::Rng;
 use floodway_sim::flow::Side;
 use floodway_sim::machine::{MachineConfig, PassThrough, VmConfig};
@@ -319,26 +319,18 @@ impl Testbed {
     }
 
     fn vm(&self, vm: &Vm, rng: &mut Rng) -> VmConfig {
-        let guest = &self.host.guest;
         let load = vm.hog.filter(|hog| hog.enabled).map(|hog| {
             let busy = US(hog.cost_us) * hog.operations;
             let phase = Duration::from_nanos(rng.below(busy.as_nanos() as u64));
             let load = LoadConfig::operations(hog.operations, US(hog.cost_us), US(hog.pause_us));
             LoadConfig { phase, ..load }
         });
-        VmConfig {
-            vcpu: VcpuSpec::pinned(vm.core, 256),
-            ring_slots: guest.ring_slots,
-            queue: guest.queue,
-            tx_cost: Duration::from_nanos(guest.tx_cost_ns),
-            rx_cost: Duration::from_nanos(guest.rx_cost_ns),
-            copy_cost: Duration::from_nanos(guest.copy_cost_ns),
-            call_cost: Duration::from_nanos(guest.call_cost_ns),
-            interrupt_delay: US(guest.interrupt_us),
-            interrupt_yields: guest.interrupt_yields,
-            tick: Duration::from_millis(guest.tick_ms),
-            load,
-        }
+        // Only where it matters, so that other scenes draw as before.
+        let tick_phase = match self.host.tick() {
+            Duration::ZERO => Duration::ZERO,
+            tick => Duration::from_nanos(rng.below(tick.as_nanos() as u64)),
+        };
+        self.host.guest_on(vm.core, load, tick_phase)
     }
 
     fn add_traffic(

@@ -226,7 +226,6 @@ fn describe(experiment: &str, cell: &Parameters) -> String {
 /// The phases of a transfer, in the order of [`PHASES`].
 fn phases(transfer: &Transfer) -> [[Instant; 2]; PHASES.len()] {
     let [begun, ended] = play::ends(transfer);
-    // A flight that nobody has seen end is as long as the transfer.
-    let at = [transfer.connected, transfer.first, transfer.last].map(|at| at.min(ended));
+    let at = [transfer.connected, transfer.first, transfer.last];
     [[begun, at[0]], [at[0], at[1]], [at[1], at[2]], [at[2], ended]]
 }

@@ -97,17 +97,22 @@ enum Owner {
     Peer,
 }
 
-/// The critical path of a transfer, whose passages these are: stretches from `begun` to `ended`, one after the other.
+/// The critical path of a transfer, whose passages these are: stretches from `begun` to `ended`, one after the other. It ends at the sender, which
+/// is the VM if the transfer goes `outwards`.
 pub fn follow(
     passages: &[Passage],
     schedule: &Schedule,
+    outwards: bool,
     [begun, ended]: [Instant; 2],
 ) -> Vec<Stretch> {
     let mut path = Vec::new();
     let mut to = ended;
-    let last = |passage: &Passage| passage.at <= ended && passage.point == Point::Received;
+    let (point, mut owner) = match outwards {
+        true => (Point::Received, Owner::Vm),
+        false => (Point::PeerReceived, Owner::Peer),
+    };
+    let last = |passage: &Passage| passage.at <= ended && passage.point == point;
     let mut at = passages.iter().rposition(last);
-    let mut owner = Owner::Vm;
     while let Some(n) = at {
         let passage = passages[n];
         add(&mut path, owner, passage.at.max(begun), to, schedule);

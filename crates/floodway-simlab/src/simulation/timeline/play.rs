@@ -41,7 +41,7 @@ pub struct Seen {
     pub limits: Vec<(Instant, u64)>,
 }
 
-/// When a transfer begins and ends: see [`Case`] on `whole`.
+/// When a transfer begins and ends: the measure `whole`.
 pub const fn ends(transfer: &Transfer) -> [Instant; 2] {
     [transfer.begun, transfer.replied]
 }
@@ -60,7 +60,7 @@ pub fn all(case: &Case, seed: u64) -> Result<Vec<Played>> {
     let Some(app) = stage.world.app::<Transfers>(stage.app) else { return Ok(Vec::new()) };
     let until = full_at(&stage);
     let whole = app.complete().iter().filter(|transfer| ends(transfer)[1] <= until);
-    Ok(whole.map(|transfer| played(&stage, transfer, &schedule)).collect())
+    Ok(whole.map(|transfer| played(&case, &stage, transfer, &schedule)).collect())
 }
 
 /// One of the transfers that [`all`] has found, again.
@@ -79,7 +79,7 @@ pub fn one(case: &Case, seed: u64, transfer: &Transfer) -> Result<Seen> {
     }
     stage.world.run(ended + Duration::from_nanos(1));
     let schedule = schedule(case, &stage);
-    let played = played(&stage, transfer, &schedule);
+    let played = played(case, &stage, transfer, &schedule);
     let passages = passages(&stage, transfer);
     ensure!(!passages.is_empty(), "there is no such transfer in the run of seed {seed}");
     Ok(Seen { played, schedule, passages, limits })
@@ -102,8 +102,8 @@ fn full_at(stage: &Stage) -> Instant {
     full.and_then(|trace| trace.passages().last()).map_or(Instant::NEVER, |last| last.at)
 }
 
-fn played(stage: &Stage, transfer: &Transfer, schedule: &Schedule) -> Played {
-    let path = path::follow(&passages(stage, transfer), schedule, ends(transfer));
+fn played(case: &Case, stage: &Stage, transfer: &Transfer, schedule: &Schedule) -> Played {
+    let path = path::follow(&passages(stage, transfer), schedule, case.outwards, ends(transfer));
     Played { transfer: *transfer, path }
 }
 

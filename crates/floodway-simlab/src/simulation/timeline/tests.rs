@@ -3,8 +3,12 @@ use std::path::Path;
 use super::*;
 
 fn experiment() -> Experiment {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments/vflood-fig7.toml");
-    let mut experiment = Experiment::load(&file).unwrap();
+    experiment_of("vflood-fig7")
+}
+
+fn experiment_of(name: &str) -> Experiment {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments").join(name);
+    let mut experiment = Experiment::load(&file.with_extension("toml")).unwrap();
     experiment.use_quick_profile();
     experiment
 }
@@ -17,25 +21,29 @@ const CELL: [&str; 2] = ["vms=3", "bytes=50000"];
 
 #[test]
 fn a_critical_path_has_every_moment_of_its_transfer_once() {
-    let runs = args(&CELL).select(experiment().runs().unwrap()).unwrap();
-    let mut seen = 0;
-    for run in &runs {
-        let case = case(run).unwrap();
-        for played in play::all(case, run.seed).unwrap() {
-            let [mut at, ended] = play::ends(&played.transfer);
-            for stretch in &played.path {
-                assert_eq!(stretch.from, at, "{played:?}");
-                assert!(stretch.to > at);
-                at = stretch.to;
-            }
-            assert_eq!(at, ended);
-            // A connection and its data cross the network there and back.
-            let network = played.path.iter().filter(|s| s.spent == path::Spent::Network).count();
-            assert!(network >= 4, "{played:?}");
-            seen += 1;
-        }
+    for name in ["vflood-fig7", "vsnoop-fig7"] {
+        let runs = args(&CELL).select(experiment_of(name).runs().unwrap()).unwrap();
+        let seen: usize = runs.iter().map(has_every_moment_once).sum();
+        assert!(seen >= 4, "{name}: {seen}");
     }
-    assert!(seen >= 4, "{seen}");
+}
+
+/// Returns how many transfers were seen.
+fn has_every_moment_once(run: &Run) -> usize {
+    let all = play::all(case(run).unwrap(), run.seed).unwrap();
+    for played in &all {
+        let [mut at, ended] = play::ends(&played.transfer);
+        for stretch in &played.path {
+            assert_eq!(stretch.from, at, "{played:?}");
+            assert!(stretch.to > at);
+            at = stretch.to;
+        }
+        assert_eq!(at, ended);
+        // A connection and its data cross the network there and back.
+        let network = played.path.iter().filter(|s| s.spent == path::Spent::Network).count();
+        assert!(network >= 4, "{played:?}");
+    }
+    all.len()
 }
 
 #[test]
