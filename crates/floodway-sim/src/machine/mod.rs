@@ -21,7 +21,8 @@
 //! another event. And it may cost a VM that runs its time slice ([`VmConfig::interrupt_yields`]): who raises an
 //! interrupt in QEMU without KVM holds the lock that the vCPU then needs, so the vCPU sleeps for a moment, and is behind all
 //! others when it wakes up. The guest's own timer tick comes the same way ([`VmConfig::tick`]): it ends the time slice of a VM that runs, and
-//! the next one of a VM that waits, as soon as that begins. A VM that is blocked has no tick, as a kernel that is idle stops its own.
+//! the next one of a VM that waits, as soon as that begins. A VM that is blocked has no tick, as a kernel that is idle stops its own. Where the ticks of two VMs are moments apart, always in
+//! the same order, the later one hardly runs: phases are to be random.
 //!
 //! Every packet that is under way in a machine is in exactly one queue; a queue that is full drops.
 
@@ -178,7 +179,7 @@ impl Machine {
         let ticking = &mut self.vms[vm as usize];
         let [_, period] = ticking.tick();
         if self.cpus.is_runnable(ticking.vcpu()) {
-            ticking.on_tick();
+            ticking.on_tick(self.cpus.stats(ticking.vcpu(), env.clock.now()).ran);
             self.kick(vm, env);
         }
         self.arm_tick(vm, period, env);

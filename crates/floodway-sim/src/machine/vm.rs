@@ -131,8 +131,8 @@ pub(super) struct Vm {
     completes: bool,
     /// It is to give its pCPU away before it goes on.
     gives_way: bool,
-    /// It has done something since it last gave its pCPU away.
-    has_worked: bool,
+    /// For how long it had run at its last tick.
+    ran_at_tick: Duration,
     stats: VmStats,
 }
 
@@ -161,7 +161,7 @@ impl Vm {
             announced: 0,
             completes: false,
             gives_way: false,
-            has_worked: false,
+            ran_at_tick: Duration::ZERO,
             stats: VmStats::default(),
         }
     }
@@ -269,9 +269,10 @@ impl Vm {
     }
 
     /// Its kernel's timer ticks: it gives its pCPU away now, or once it has it again. The timer is not set again before the kernel has
-    /// handled the tick, so none comes to a VM that has done nothing since the last one.
-    pub(super) const fn on_tick(&mut self) {
-        self.gives_way |= self.has_worked;
+    /// handled the tick, so none comes to a VM that has not run since the last one: `ran` is for how long it has run up to now.
+    pub(super) fn on_tick(&mut self, ran: Duration) {
+        self.gives_way |= ran > self.ran_at_tick;
+        self.ran_at_tick = ran;
     }
 
     /// The timer tick's phase and period.
@@ -280,7 +281,6 @@ impl Vm {
     }
 
     pub(super) const fn take_gives_way(&mut self) -> bool {
-        self.has_worked &= !self.gives_way;
         std::mem::replace(&mut self.gives_way, false)
     }
 
@@ -303,7 +303,6 @@ impl Vm {
     /// Chooses the next piece of work.
     pub(super) fn next(&mut self, now: Instant, pool: &Pool) -> VmWork {
         let config = self.config;
-        self.has_worked = true;
         let at_once = config.interrupt_delay.is_zero();
         let sendable = self.queue.front().filter(|packet| self.tx.has_room(*packet, pool));
         let copy = |packet: PacketId| config.copy_cost * pool.wire_len(packet) / 1000;

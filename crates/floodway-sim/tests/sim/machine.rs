@@ -439,38 +439,54 @@ fn an_interrupt_that_costs_the_turn_makes_each_round_trip_wait_for_the_others() 
     assert!((MS(12)..MS(18)).contains(&yields), "{yields:?}");
 }
 
+/// For 6 s, how long each of two VMs ran and how often it was dispatched. They are as busy as `percent` says, and tick every 4 ms from a phase
+/// of their own.
+fn ticking(percent: u32, tick: Duration, phases: [Duration; 2]) -> [(Duration, u64); 2] {
+    let net = one_link(1, Link::ethernet(1000 * MBIT, US(30)), NicConfig::default());
+    let mut world = World::new(net);
+    let config = MachineConfig {
+        pcpus: 2,
+        scheduler: Box::new(RoundRobin::new(2, MS(30))),
+        switch_cost: Duration::ZERO,
+        cache_cost: Duration::ZERO,
+        driver: DriverConfig::new(VcpuSpec::pinned(1, 256)),
+    };
+    let machine = world.add_machine(0, config, Box::new(PassThrough));
+    for tick_phase in phases {
+        let load = (percent > 0).then(|| LoadConfig::duty_cycle(percent, MS(30)));
+        let vcpu = VcpuSpec::pinned(0, 256);
+        world.add_vm(machine, &VmConfig { load, tick, tick_phase, ..VmConfig::new(vcpu) });
+    }
+    world.run(AT(6_000));
+    [0, 1].map(|vm| {
+        let times = world.machine(machine).vm_times(vm, AT(6_000));
+        (times.ran, times.dispatched)
+    })
+}
+
 #[test]
 fn a_tick_ends_the_time_slice_of_a_vm_that_runs() {
-    // Mean time slices of two VMs that are always busy.
-    let slices = |tick: Duration| {
-        let net = one_link(1, Link::ethernet(1000 * MBIT, US(30)), NicConfig::default());
-        let mut world = World::new(net);
-        let config = MachineConfig {
-            pcpus: 2,
-            scheduler: Box::new(RoundRobin::new(2, MS(30))),
-            switch_cost: Duration::ZERO,
-            cache_cost: Duration::ZERO,
-            driver: DriverConfig::new(VcpuSpec::pinned(1, 256)),
-        };
-        let machine = world.add_machine(0, config, Box::new(PassThrough));
-        let load = Some(LoadConfig::duty_cycle(100, MS(30)));
-        for tick_phase in [Duration::ZERO, tick / 2] {
-            let vcpu = VcpuSpec::pinned(0, 256);
-            world.add_vm(machine, &VmConfig { load, tick, tick_phase, ..VmConfig::new(vcpu) });
-        }
-        world.run(AT(6_000));
-        [0, 1].map(|vm| {
-            let times = world.machine(machine).vm_times(vm, AT(6_000));
-            times.ran / u32::try_from(times.dispatched).unwrap()
-        })
-    };
-    for slice in slices(Duration::ZERO) {
-        assert!((MS(29)..MS(31)).contains(&slice), "{slice:?}");
+    let mean = |(ran, dispatched): (Duration, u64)| ran / u32::try_from(dispatched).unwrap();
+    for vm in ticking(100, Duration::ZERO, [Duration::ZERO; 2]) {
+        assert!((MS(29)..MS(31)).contains(&mean(vm)), "{vm:?}");
     }
     // Each gives way to the other at its own tick, 2 ms after that of the other.
-    for slice in slices(MS(4)) {
-        assert!((US(1_900)..US(2_100)).contains(&slice), "{slice:?}");
+    for vm in ticking(100, MS(4), [Duration::ZERO, MS(2)]) {
+        assert!((US(1_900)..US(2_100)).contains(&mean(vm)), "{vm:?}");
     }
+}
+
+#[test]
+fn ticks_at_one_moment_end_one_time_slice() {
+    // The second VM ticks as soon as it has the pCPU, and has done nothing by then.
+    for vm in ticking(100, MS(4), [Duration::ZERO; 2]) {
+        assert!((MS(2_900)..MS(3_100)).contains(&vm.0), "{vm:?}");
+    }
+}
+
+#[test]
+fn a_vm_without_work_has_no_ticks() {
+    assert_eq!(ticking(0, MS(4), [MS(1), MS(2)]), [(Duration::ZERO, 0); 2]);
 }
 
 #[test]
