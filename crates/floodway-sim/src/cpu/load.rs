@@ -11,7 +11,11 @@
 //!
 //! The vFlood paper's generator has a period of 30 ms ([`LoadConfig::duty_cycle`]); the memory scan of the
 //! small-flows paper sleeps 1 ms after every 100 operations ([`LoadConfig::operations`]).
+//!
+//! Timers of real guests come late. Without that ([`LoadConfig::late`]), loads with one period keep their phases for ever, and a machine can come into a
+//! rhythm that none leaves: a VM that wakes up just before the driver domain does so in every period.
 
+use crate::engine::Rng;
 use crate::{Duration, Instant};
 
 /// How long a load is busy.
@@ -39,8 +43,10 @@ pub struct LoadConfig {
     pub busy: Busy,
     /// How long it pauses.
     pub pause: Pause,
-    /// When it is busy first.
+    /// When it is busy first. Random numbers of the load are seeded by it.
     pub phase: Duration,
+    /// Pauses last longer by a random time from 0 to this, uniformly.
+    pub late: Duration,
     /// Operations that are done in one busy time.
     pub operations: u32,
 }
@@ -53,6 +59,7 @@ impl LoadConfig {
             busy: Busy::Processor(period * percent / 100),
             pause: Pause::Period(period),
             phase: Duration::ZERO,
+            late: Duration::ZERO,
             operations: 1,
         }
     }
@@ -64,6 +71,7 @@ impl LoadConfig {
             busy: Busy::Processor(cost * operations),
             pause: Pause::Fixed(pause),
             phase: Duration::ZERO,
+            late: Duration::ZERO,
             operations,
         }
     }
@@ -87,13 +95,15 @@ pub struct Load {
     left: Option<Duration>,
     wake_at: Instant,
     rounds: u64,
+    rng: Rng,
 }
 
 impl Load {
     /// A load that pauses until its phase.
     #[must_use]
     pub fn new(config: LoadConfig, now: Instant) -> Self {
-        Self { config, began: now, left: None, wake_at: now + config.phase, rounds: 0 }
+        let rng = Rng::new(config.phase.as_nanos() as u64, "load", 0);
+        Self { config, began: now, left: None, wake_at: now + config.phase, rounds: 0, rng }
     }
 
     /// Operations that are done.
@@ -133,6 +143,13 @@ impl Load {
         self.left = self.left.map(|_| left);
     }
 
+    fn lateness(&mut self) -> Duration {
+        match self.config.late {
+            Duration::ZERO => Duration::ZERO,
+            late => Duration::from_nanos(self.rng.below(late.as_nanos() as u64 + 1)),
+        }
+    }
+
     fn begin(&mut self, now: Instant) {
         let (Busy::Processor(time) | Busy::Wall(time)) = self.config.busy;
         self.began = match self.config.pause {
@@ -146,10 +163,13 @@ impl Load {
     fn finish(&mut self, now: Instant) {
         self.rounds += 1;
         self.left = None;
-        self.wake_at = match self.config.pause {
+        let wake_at = match self.config.pause {
             Pause::Fixed(time) => now + time,
             Pause::Period(time) => (self.began + time).max(now),
         };
+        // Who does not pause waits for no timer.
+        let late = if wake_at > now { self.lateness() } else { Duration::ZERO };
+        self.wake_at = wake_at + late;
     }
 }
 
@@ -198,6 +218,32 @@ mod tests {
         load.stopped(MS(0));
         assert_eq!(load.next(AT(2)), LoadStep::Sleep(AT(3)));
         assert_eq!(load.operations(), 100);
+    }
+
+    #[test]
+    fn a_pause_is_too_long_by_no_more_than_timers_are_late() {
+        let config = LoadConfig { late: MS(4), ..LoadConfig::duty_cycle(60, MS(30)) };
+        let mut load = Load::new(config, AT(0));
+        let mut late = Vec::new();
+        let mut began = AT(0);
+        for _ in 0..100 {
+            assert_eq!(load.next(began), LoadStep::Run(MS(18), Instant::NEVER));
+            load.stopped(MS(0));
+            let LoadStep::Sleep(until) = load.next(began + MS(18)) else { panic!("it pauses") };
+            late.push(until.since(began + MS(30)));
+            began = until;
+        }
+        let (least, most) = (late.iter().min().unwrap(), late.iter().max().unwrap());
+        assert!(*least < MS(1) && (MS(3)..=MS(4)).contains(most), "{late:?}");
+    }
+
+    #[test]
+    fn who_is_too_late_to_pause_waits_for_no_timer() {
+        let config = LoadConfig { late: MS(4), ..LoadConfig::duty_cycle(60, MS(30)) };
+        let mut load = Load::new(config, AT(0));
+        assert_eq!(load.next(AT(0)), LoadStep::Run(MS(18), Instant::NEVER));
+        load.stopped(MS(0));
+        assert_eq!(load.next(AT(31)), LoadStep::Run(MS(18), Instant::NEVER));
     }
 
     #[test]

@@ -115,6 +115,9 @@ pub struct Load {
     pub pause: PauseFor,
     /// The VM that is measured has the load, too.
     pub in_measured_vm: bool,
+    /// Pauses last longer by a random time from 0 to this, in µs: timers come late.
+    #[serde(default)]
+    pub late_us: u64,
 }
 
 /// What a busy time is a time of.
@@ -398,6 +401,7 @@ impl Host {
                 PauseFor::Fixed => Pause::Fixed(period.saturating_sub(busy)),
             },
             phase,
+            late: US(self.load.late_us),
             operations: 1,
         };
         let load = (load_percent > 0).then_some(load);
