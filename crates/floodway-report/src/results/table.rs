@@ -95,10 +95,10 @@ fn source(name: &str, run: &Run) -> String {
             .map(|value| value.as_str().map_or_else(|| value.to_string(), str::to_owned))
     };
     let cpus = fact("cpus").map(|cpus| format!("{cpus} CPUs"));
-    let facts: Vec<_> =
-        [cpus, fact("cpu_model"), fact("accelerator")].into_iter().flatten().collect();
-    let command = run.provenance.command.join(" ");
-    format!("{}, {}; `{command}`", origin(name, run), facts.join(", "))
+    // A simulation depends on no machine, and its report names none.
+    let facts = [Some(origin(name, run)), cpus, fact("cpu_model"), fact("accelerator")];
+    let facts: Vec<_> = facts.into_iter().flatten().collect();
+    format!("{}; `{}`", facts.join(", "), run.provenance.command.join(" "))
 }
 
 fn markdown<L: AsRef<[String]>>(header: &[String], lines: impl IntoIterator<Item = L>) -> String {
@@ -128,6 +128,15 @@ mod tests {
              | a/c | ms | 2.50 |  |  |  |  |\n\n\
              `e`: commit 0123456789ab, 2026-11-23, x; `floodway-lab real`\n"
         );
+    }
+
+    #[test]
+    fn a_run_without_a_machine_names_none() {
+        let mut run = run(0.5);
+        run.report.host.clear();
+        let text = render(&[("e", &run)], &["a/*"]).unwrap();
+        let end = "`e`: commit 0123456789ab, 2026-11-23; `floodway-lab real`\n";
+        assert!(text.ends_with(end), "{text}");
     }
 
     #[test]
