@@ -53,6 +53,17 @@ fn setup(
     Setup { world, machine, vms, client }
 }
 
+/// Two pCPUs where changes of vCPU cost nothing; the driver domain is on the second.
+fn costless(scheduler: Box<dyn Scheduler>) -> MachineConfig {
+    MachineConfig {
+        pcpus: 2,
+        scheduler,
+        switch_cost: Duration::ZERO,
+        cache_cost: Duration::ZERO,
+        driver: DriverConfig::new(VcpuSpec::pinned(1, 256)),
+    }
+}
+
 fn credit() -> Box<dyn Scheduler> {
     Box::new(Credit::new(2, CreditConfig::xen_3_3()))
 }
@@ -321,13 +332,7 @@ fn bytes_cost_the_guest_its_processor() {
     let slowest = |copy_cost| {
         let net = one_link(1, Link::ethernet(1000 * MBIT, US(30)), NicConfig::default());
         let mut world = World::new(net);
-        let config = MachineConfig {
-            pcpus: 2,
-            scheduler: credit(),
-            switch_cost: Duration::ZERO,
-            cache_cost: Duration::ZERO,
-            driver: DriverConfig::new(VcpuSpec::pinned(1, 256)),
-        };
+        let config = costless(credit());
         let machine = world.add_machine(0, config, Box::new(PassThrough));
         let vm = VmConfig { copy_cost, ..VmConfig::new(VcpuSpec::pinned(0, 256)) };
         let vm = world.add_vm(machine, &vm);
@@ -355,13 +360,7 @@ fn bytes_cost_the_guest_its_processor() {
 fn from_a_vm(change: impl FnOnce(&mut VmConfig), stack: TcpConfig, bytes: u64) -> (Samples, u64) {
     let mut world =
         World::new(one_link(1, Link::ethernet(1000 * MBIT, US(30)), NicConfig::default()));
-    let config = MachineConfig {
-        pcpus: 2,
-        scheduler: credit(),
-        switch_cost: Duration::ZERO,
-        cache_cost: Duration::ZERO,
-        driver: DriverConfig::new(VcpuSpec::pinned(1, 256)),
-    };
+    let config = costless(credit());
     let machine = world.add_machine(0, config, Box::new(PassThrough));
     let mut vm = VmConfig::new(VcpuSpec::pinned(0, 256));
     change(&mut vm);
@@ -399,13 +398,7 @@ fn an_interrupt_that_costs_the_turn_makes_each_round_trip_wait_for_the_others() 
     let time = |interrupt_yields| {
         let net = one_link(1, Link::ethernet(1000 * MBIT, US(30)), NicConfig::default());
         let mut world = World::new(net);
-        let config = MachineConfig {
-            pcpus: 2,
-            scheduler: Box::new(RoundRobin::new(2, MS(3))),
-            switch_cost: Duration::ZERO,
-            cache_cost: Duration::ZERO,
-            driver: DriverConfig::new(VcpuSpec::pinned(1, 256)),
-        };
+        let config = costless(Box::new(RoundRobin::new(2, MS(3))));
         let machine = world.add_machine(0, config, Box::new(PassThrough));
         // Both are always busy, so that a VM that gives way waits for a whole time slice of the other.
         let load = Some(LoadConfig::duty_cycle(100, MS(30)));
@@ -444,13 +437,7 @@ fn an_interrupt_that_costs_the_turn_makes_each_round_trip_wait_for_the_others() 
 fn ticking(percent: u32, tick: Duration, phases: [Duration; 2]) -> [(Duration, u64); 2] {
     let net = one_link(1, Link::ethernet(1000 * MBIT, US(30)), NicConfig::default());
     let mut world = World::new(net);
-    let config = MachineConfig {
-        pcpus: 2,
-        scheduler: Box::new(RoundRobin::new(2, MS(30))),
-        switch_cost: Duration::ZERO,
-        cache_cost: Duration::ZERO,
-        driver: DriverConfig::new(VcpuSpec::pinned(1, 256)),
-    };
+    let config = costless(Box::new(RoundRobin::new(2, MS(30))));
     let machine = world.add_machine(0, config, Box::new(PassThrough));
     for tick_phase in phases {
         let load = (percent > 0).then(|| LoadConfig::duty_cycle(percent, MS(30)));
