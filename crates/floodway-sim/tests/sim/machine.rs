@@ -82,6 +82,19 @@ fn series(s: &Setup, from: Address, to: Address, bytes: u64, count: u32) -> Seri
     }
 }
 
+fn transfers(from: Address, to: Address, bytes: u64, rounds: u32) -> Transfers {
+    Transfers::new(TransfersConfig {
+        from,
+        to: vec![(to, 1)],
+        bytes,
+        rounds,
+        back_to_back: false,
+        gap: MS(60),
+        stacks: [TcpConfig::linux_2_6(); 2],
+        seed: 5,
+    })
+}
+
 fn times(s: &Setup, app: AppId) -> Samples {
     let series = s.world.app::<Series>(app).unwrap();
     assert!(series.is_done(), "{} done", series.records().len());
@@ -152,16 +165,7 @@ fn a_transfer_begins_and_ends_while_its_vm_runs() {
     let scheduler = Box::new(RoundRobin::new(2, MS(30)));
     let mut s = setup(3, Some(60), scheduler, 1, Box::new(PassThrough));
     s.world.trace(0);
-    let app = s.world.add_app(Transfers::new(TransfersConfig {
-        from: s.vms[0],
-        to: vec![(s.client, 1)],
-        bytes: 10_000,
-        rounds: 50,
-        back_to_back: false,
-        gap: MS(60),
-        stacks: [TcpConfig::linux_2_6(); 2],
-        seed: 5,
-    }));
+    let app = s.world.add_app(transfers(s.vms[0], s.client, 10_000, 50));
     s.world.run(AT(60_000));
     let transfers = s.world.app::<Transfers>(app).unwrap();
     assert_eq!((transfers.is_done(), transfers.complete().len()), (true, 50));
@@ -179,16 +183,7 @@ fn a_transfer_begins_and_ends_while_its_vm_runs() {
 #[test]
 fn a_transfer_to_a_vm_ends_with_the_reply_of_its_application() {
     let mut s = setup(1, None, credit(), 1, Box::new(PassThrough));
-    let app = s.world.add_app(Transfers::new(TransfersConfig {
-        from: s.client,
-        to: vec![(s.vms[0], 1)],
-        bytes: 100_000,
-        rounds: 20,
-        back_to_back: false,
-        gap: MS(60),
-        stacks: [TcpConfig::linux_2_6(); 2],
-        seed: 5,
-    }));
+    let app = s.world.add_app(transfers(s.client, s.vms[0], 100_000, 20));
     s.world.run(AT(60_000));
     let transfers = s.world.app::<Transfers>(app).unwrap();
     assert_eq!((transfers.is_done(), transfers.complete().len()), (true, 20));
