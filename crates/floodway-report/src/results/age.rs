@@ -31,6 +31,9 @@ const REAL: [&str; 9] = [
 /// What decides those of virtual time.
 const SIM: [&str; 2] = ["crates/floodway-sim", "crates/floodway-simlab"];
 
+/// What is there and decides no figures.
+const TESTS: &str = ":(exclude,glob)crates/*/tests/**";
+
 /// Returns how many commits since the run's have changed what decides it, in the checkout at `root`.
 ///
 /// # Errors
@@ -44,6 +47,7 @@ pub fn commits_since(root: &Path, run: &Run) -> Result<u64> {
         .arg(root)
         .args(["rev-list", "--count", &format!("{commit}..HEAD"), "--", &experiment])
         .args(BOTH.iter().chain(own))
+        .arg(TESTS)
         .output()
         .context("cannot run git")?;
     ensure!(
@@ -56,7 +60,42 @@ pub fn commits_since(root: &Path, run: &Run) -> Result<u64> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::run;
     use super::*;
+
+    fn git(root: &Path, words: &[&str]) -> String {
+        let who = ["-c", "user.name=a", "-c", "user.email=a@example.org"];
+        let output = Command::new("git").arg("-C").arg(root).args(who).args(words).output();
+        let output = output.unwrap();
+        assert!(output.status.success(), "{words:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    }
+
+    #[test]
+    fn a_run_ages_by_what_decides_it_and_not_by_tests() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        git(root, &["init", "-q"]);
+        let commit = |path: &str| {
+            let file = root.join(path);
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(file, "").unwrap();
+            git(root, &["add", "-A"]);
+            git(root, &["commit", "-qm", path]);
+        };
+        commit("README.md");
+        let mut run = run(1.0);
+        run.provenance.commit = Some(git(root, &["rev-parse", "HEAD"]));
+        for (path, age) in [
+            ("crates/floodway-core/tests/a.rs", 0),
+            ("crates/floodway-core/src/a.rs", 1),
+            ("docs/a.md", 1),
+            ("experiments/e.toml", 2),
+        ] {
+            commit(path);
+            assert_eq!(commits_since(root, &run).unwrap(), age, "{path}");
+        }
+    }
 
     /// A name that is wrong would make every run young.
     #[test]
