@@ -27,9 +27,9 @@ pub const MOST_REPEATS: u32 = 3;
 const STEAL: f64 = 0.02;
 /// Largest share of the VMs' core that others may have during a quiet block.
 const STRANGERS: f64 = 0.05;
-/// Spin loops of a probe, and additions in each: about a millisecond.
+/// Spin loops of a probe, and turns of each: about a millisecond.
 const LOOPS: usize = 150;
-const ADDITIONS: u64 = 1_000_000;
+const TURNS: u32 = 500_000;
 /// Round trips of a batch, and batches.
 const ROUND_TRIPS: u32 = 200;
 const BATCHES: u32 = 50;
@@ -76,8 +76,14 @@ fn spin() -> Option<f64> {
     let times: Vec<f64> = (0..LOOPS)
         .map(|_| {
             let start = Instant::now();
-            let sum = (0..ADDITIONS).fold(0_u64, |sum, n| hint::black_box(sum.wrapping_add(n)));
-            hint::black_box(sum);
+            // Xorshift needs each turn's result for the next one, and registers alone. A sum that goes through memory takes 1 cycle a turn or 5 or more on
+            // cores that rename memory, whatever others do.
+            let last = (0..TURNS).fold(hint::black_box(1_u64), |x, _| {
+                let x = x ^ (x << 13);
+                let x = x ^ (x >> 7);
+                x ^ (x << 17)
+            });
+            hint::black_box(last);
             start.elapsed().as_secs_f64()
         })
         .collect();

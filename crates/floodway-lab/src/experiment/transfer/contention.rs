@@ -46,6 +46,8 @@ pub const OTHER: usize = 0;
 const EMULATOR_PRIORITY: u32 = 2;
 /// Resolution of what the kernel says of a core.
 const TICK: Duration = Duration::from_millis(10);
+/// Least time that vCPUs wait for each second that they run where they have time slices at all. Waiting for the emulator alone is a few percent.
+const CONTENTION: f64 = 0.1;
 
 /// A testbed whose VMs share a core.
 #[derive(Debug)]
@@ -69,6 +71,8 @@ pub struct Threads {
 pub struct Slices {
     /// CPU time of all vCPUs.
     run: Duration,
+    /// Time for which they were ready and waited for it.
+    wait: Duration,
     /// Times that one of them got the core.
     arrivals: u64,
     /// Times that the emulator got it, where it preempts them.
@@ -193,6 +197,7 @@ impl Threads {
         let stat = |&thread: &i32| vcpu::schedstat(thread).unwrap_or_default();
         let of_vcpus = self.vcpus.iter().map(stat).fold(Slices::default(), |sum, stat| Slices {
             run: sum.run + stat.run,
+            wait: sum.wait + stat.wait,
             arrivals: sum.arrivals + stat.slices,
             ..sum
         });
@@ -254,6 +259,7 @@ impl Slices {
     pub fn plus(self, other: Self) -> Self {
         Self {
             run: self.run + other.run,
+            wait: self.wait + other.wait,
             arrivals: self.arrivals + other.arrivals,
             preemptions: self.preemptions + other.preemptions,
         }
@@ -264,19 +270,37 @@ impl Slices {
     pub fn since(self, earlier: Self) -> Self {
         Self {
             run: self.run.saturating_sub(earlier.run),
+            wait: self.wait.saturating_sub(earlier.wait),
             arrivals: self.arrivals.saturating_sub(earlier.arrivals),
             preemptions: self.preemptions.saturating_sub(earlier.preemptions),
         }
     }
 
-    /// Mean time for which a vCPU had the core before another one got it, in ms; none if none had it. The emulator preempts a vCPU for a moment, and
-    /// the same one goes on after it: that ends no time slice. Where the core was idle when the emulator got it, a time slice
-    /// is counted too long for it, so that with much idle time this is an upper bound.
+    /// Mean time for which a vCPU had the core before another one got it, in ms; none if none had it, or if they hardly waited for it. The emulator preempts a
+    /// vCPU for a moment, and the same one goes on after it: that ends no time slice. Where the core was idle when the
+    /// emulator got it, a time slice is counted too long for it, so that with much idle time this is an upper bound.
     #[must_use]
     pub fn mean_ms(self) -> Option<f64> {
+        if self.hardly_waited() {
+            return None;
+        }
         let ended =
             self.arrivals.saturating_sub(self.preemptions).max(u64::from(self.arrivals > 0));
         (ended > 0).then(|| self.run.as_secs_f64() * 1e3 / ended as f64)
+    }
+
+    /// Returns `true` if vCPUs waited for less than [`CONTENTION`] of the time for which they ran: they slept, and nobody's time slice ended.
+    fn hardly_waited(self) -> bool {
+        self.wait < self.run.mul_f64(CONTENTION)
+    }
+
+    /// What to tell about the length of time slices.
+    fn describe(self) -> String {
+        match self.mean_ms() {
+            Some(mean) => format!("{mean:.1} ms on average"),
+            None if self.hardly_waited() => "none, as VMs hardly waited for the core".into(),
+            None => "unknown".into(),
+        }
     }
 }
 
@@ -293,7 +317,7 @@ pub fn tell(measured: &mut Measured, profile: Profile, emulator: Emulator, slice
     let mean = slices.mean_ms();
     let row = Row::value(format!("vCPU time slice {}", profile.name()), "ms", mean);
     measured.rows.push(row);
-    let length = mean.map_or_else(|| "unknown".into(), |mean| format!("{mean:.1} ms on average"));
+    let length = slices.describe();
     let text = format!("{}; measured time slices: {length}", profile.describe(emulator));
     measured.terms.insert(profile.name().into(), text);
 }
@@ -321,6 +345,7 @@ mod tests {
     fn the_emulator_s_moments_end_no_time_slice() {
         let at = |run, arrivals, preemptions| Slices {
             run: Duration::from_millis(run),
+            wait: Duration::from_millis(run),
             arrivals,
             preemptions,
         };
@@ -328,8 +353,21 @@ mod tests {
         assert_eq!(apart.mean_ms(), Some(20.0));
         assert_eq!(at(1000, 250, 200).mean_ms(), Some(20.0));
         assert_eq!(apart.plus(at(1000, 250, 200)).mean_ms(), Some(20.0));
+        assert_eq!(apart.describe(), "20.0 ms on average");
         assert_eq!(at(0, 0, 0).mean_ms(), None);
         assert_eq!(at(10, 1, 5).mean_ms(), Some(10.0), "idle time does not divide by nothing");
+    }
+
+    #[test]
+    fn vms_that_do_not_wait_for_each_other_have_no_time_slices() {
+        let slices = Slices {
+            run: Duration::from_secs(20),
+            wait: Duration::from_secs(1),
+            arrivals: 5010,
+            preemptions: 5000,
+        };
+        assert_eq!(slices.mean_ms(), None);
+        assert_eq!(slices.describe(), "none, as VMs hardly waited for the core");
     }
 
     #[test]

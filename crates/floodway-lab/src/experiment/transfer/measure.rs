@@ -257,7 +257,7 @@ impl<'a> Session<'a> {
                 results.complete += complete as u64;
                 return Ok(observed);
             }
-            self.run.progress.step("the block again: the machine was disturbed");
+            self.run.progress.step_again("the block again: the machine was disturbed");
         }
     }
 
