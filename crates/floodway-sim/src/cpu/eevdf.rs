@@ -6,12 +6,19 @@
 //! is *eligible*; among these the one with the earliest virtual deadline runs. A deadline is one slice
 //! after the virtual time at which it was requested; it is renewed when it has been reached.
 //!
-//! Who blocks keeps its lag and is placed by it again when it wakes up, scaled because its arrival moves `V`.
-//! Who runs is not preempted before its request is served (`RUN_TO_PARITY`), unless a shorter slice wakes up
-//! (`PREEMPT_SHORT`). The end of a request is noticed at a tick.
+//! Who blocks while it is eligible keeps its lag and is placed by it again when it wakes up, scaled because its arrival moves `V`. Who blocks and has had more
+//! than its share stays in the queue, *delayed*, and pays that back: once it is eligible and would be chosen, it leaves with a lag
+//! of zero (`DELAY_DEQUEUE`, `DELAY_ZERO`, Linux since 6.12). If it wakes up before, it has the virtual time and deadline that it had.
 //!
-//! Simplified: lag is bounded by one slice; balancing is by idle pCPUs that take what waits elsewhere, and by
-//! wake-ups that prefer an idle pCPU. No groups.
+//! Who runs and is eligible is not preempted by a wake-up before its request is served (`RUN_TO_PARITY`), unless a shorter slice wakes up
+//! (`PREEMPT_SHORT`). One that has had more than its share is preempted by whoever wakes up, is eligible, and has the earliest deadline. The end of a request
+//! is noticed at a tick.
+//!
+//! Lag is bounded by the longer of two slices and a tick.
+//!
+//! Simplified: balancing is by idle pCPUs that take what waits elsewhere, and by wake-ups that prefer an idle pCPU. No groups.
+//!
+//! Invariants: a pCPU that has nobody to run has nobody delayed; who is chosen is not delayed.
 //!
 //! Source: Stoica and Abdel-Wahab, "Earliest Eligible Virtual Deadline First", 1995; Linux `kernel/sched/fair.c`.
 
@@ -54,6 +61,8 @@ struct Entity {
     deadline: i128,
     lag: i128,
     queued: bool,
+    /// It is blocked, and still queued until it is eligible.
+    delayed: bool,
     started: Instant,
 }
 
@@ -89,11 +98,30 @@ impl Eevdf {
         if weights == 0 { 0 } else { sum.div_euclid(weights) }
     }
 
-    fn pick(&self, pcpu: usize) -> Option<VcpuId> {
+    /// The eligible one with the earliest deadline, delayed or not.
+    fn first(&self, pcpu: usize) -> Option<VcpuId> {
         let (weights, sum) = self.load(pcpu);
         let eligible = |e: &Entity| e.virtual_time * weights <= sum;
         let all = self.queued(pcpu).filter(|(_, e)| eligible(e));
         all.min_by_key(|(_, e)| e.deadline).map(|(v, _)| v)
+    }
+
+    fn is_eligible(&self, vcpu: VcpuId) -> bool {
+        let entity = &self.entities[vcpu.0 as usize];
+        let (weights, sum) = self.load(entity.home);
+        entity.virtual_time * weights <= sum
+    }
+
+    /// Who runs next. Those whose delay is over leave the queue.
+    fn pick(&mut self, pcpu: usize) -> Option<VcpuId> {
+        loop {
+            let first = self.first(pcpu)?;
+            let entity = &mut self.entities[first.0 as usize];
+            if !entity.delayed {
+                return Some(first);
+            }
+            (entity.queued, entity.delayed, entity.lag) = (false, false, 0);
+        }
     }
 
     /// Charges who runs; true if its request is served.
@@ -124,14 +152,49 @@ impl Eevdf {
     fn dequeue(&mut self, vcpu: VcpuId) {
         let mean = self.mean(self.entities[vcpu.0 as usize].home);
         let entity = &mut self.entities[vcpu.0 as usize];
-        let bound = entity.slice * NICE_0 / entity.weight;
+        let bound = (2 * entity.slice).max(self.config.tick.as_nanos() as i128);
+        let bound = bound * NICE_0 / entity.weight;
         entity.lag = (mean - entity.virtual_time).clamp(-bound, bound);
         entity.queued = false;
     }
 
+    /// It blocks.
+    fn sleep(&mut self, vcpu: VcpuId) {
+        if self.is_eligible(vcpu) {
+            self.dequeue(vcpu);
+        } else {
+            self.entities[vcpu.0 as usize].delayed = true;
+        }
+    }
+
+    /// It wakes up before its delay is over. What has become eligible meanwhile has a lag of zero.
+    fn requeue(&mut self, vcpu: VcpuId) {
+        let home = self.entities[vcpu.0 as usize].home;
+        let surplus = self.is_eligible(vcpu);
+        let entity = &mut self.entities[vcpu.0 as usize];
+        entity.delayed = false;
+        if surplus {
+            (entity.queued, entity.lag) = (false, 0);
+            self.enqueue(vcpu, home);
+        }
+    }
+
+    /// The pCPU on which it wakes up: where it is queued, an idle one, or its last one.
+    fn home_of(&self, vcpu: VcpuId) -> usize {
+        let entity = &self.entities[vcpu.0 as usize];
+        if entity.delayed {
+            return entity.home;
+        }
+        let key = |pcpu| (self.queued(pcpu).next().is_some(), pcpu != entity.home);
+        let candidate = best(entity.affinity, self.current.len(), key);
+        let idle = self.queued(candidate).next().is_none();
+        if idle { candidate } else { entity.home }
+    }
+
     fn steal(&mut self, pcpu: usize) -> Option<VcpuId> {
         let waits = |(v, e): &(VcpuId, &Entity)| {
-            e.queued && self.current[e.home] != Some(*v) && allows(e.affinity, pcpu)
+            let waits = e.queued && !e.delayed && self.current[e.home] != Some(*v);
+            waits && allows(e.affinity, pcpu)
         };
         let found = (0..).map(VcpuId).zip(&self.entities).find(waits)?.0;
         self.dequeue(found);
@@ -166,26 +229,28 @@ impl Scheduler for Eevdf {
             deadline: 0,
             lag: 0,
             queued: false,
+            delayed: false,
             started: Instant::ZERO,
         });
     }
 
     fn wake(&mut self, vcpu: VcpuId, now: Instant, tickle: &mut Vec<PcpuId>) {
-        let entity = &self.entities[vcpu.0 as usize];
-        let key = |pcpu| (self.queued(pcpu).next().is_some(), pcpu != entity.home);
-        let candidate = best(entity.affinity, self.current.len(), key);
-        let idle = self.queued(candidate).next().is_none();
-        let home = if idle { candidate } else { entity.home };
+        let home = self.home_of(vcpu);
         let served = self.charge(home, now);
-        self.enqueue(vcpu, home);
+        if self.entities[vcpu.0 as usize].delayed {
+            self.requeue(vcpu);
+        } else {
+            self.enqueue(vcpu, home);
+        }
         let Some(current) = self.current[home] else {
             tickle.push(PcpuId(home as u32));
             return;
         };
         let shorter =
             self.entities[vcpu.0 as usize].slice < self.entities[current.0 as usize].slice;
-        let protected = self.config.run_to_parity && !served && !shorter;
-        if !protected && self.pick(home) == Some(vcpu) {
+        let parity = self.config.run_to_parity && self.is_eligible(current);
+        let protected = parity && !served && !shorter;
+        if !protected && self.first(home) == Some(vcpu) {
             tickle.push(PcpuId(home as u32));
         }
     }
@@ -194,7 +259,7 @@ impl Scheduler for Eevdf {
         let at = pcpu.0 as usize;
         self.charge(at, now);
         if let Some(vcpu) = self.current[at].take().filter(|_| !runnable) {
-            self.dequeue(vcpu);
+            self.sleep(vcpu);
         }
         let next = self.pick(at).or_else(|| self.steal(at));
         self.current[at] = next;

@@ -324,6 +324,49 @@ fn eevdf_lets_a_sleeper_in_by_deadline() {
     }
 }
 
+/// When a vCPU began to run, in milliseconds, for each time that it did.
+fn begins(bench: &Bench, vcpu: u32) -> Vec<f64> {
+    bench.schedule().iter().filter(|s| s.1 == Some(vcpu)).map(|s| s.0).collect()
+}
+
+#[test]
+fn eevdf_protects_nobody_who_has_had_more_than_its_share() {
+    // The first has 3 ms, then the second 1 ms, and sleeps with a lag of 1 ms. At 4.5 ms it is back, with a virtual time of 1.5 beside 3.5: the
+    // first is in the midst of its request, and ahead of the mean.
+    let config = EevdfConfig { slice: MS(3), tick: Duration::ZERO, run_to_parity: true };
+    let mut bench = Bench::new(1, Eevdf::new(1, config), &hogs(2, 1024));
+    bench.wake(AT(0), 0, FOREVER);
+    bench.wake(AT(0), 1, MS(1));
+    bench.wake(Instant::from_micros(4_500), 1, MS(1));
+    bench.run(AT(6));
+    assert_eq!(begins(&bench, 1), [3.0, 4.5]);
+}
+
+#[test]
+fn eevdf_lets_a_sleeper_pay_back_what_it_had_too_much() {
+    // One that blocks at 2 ms, 1 ms ahead of the mean, has paid that back when the other one has run as long: it owes nothing when it wakes up.
+    let config = EevdfConfig { slice: MS(3), tick: Duration::ZERO, run_to_parity: true };
+    let mut bench = Bench::new(1, Eevdf::new(1, config), &hogs(2, 1024));
+    bench.wake(AT(0), 0, MS(2));
+    bench.wake(AT(0), 1, FOREVER);
+    bench.wake(AT(10), 0, MS(1));
+    bench.run(AT(20));
+    // The request of the other one ends at 11.
+    assert_eq!(begins(&bench, 0), [0.0, 11.0]);
+}
+
+#[test]
+fn eevdf_lets_a_sleeper_that_still_owes_keep_its_deadline() {
+    // At 2 ms it is ahead of the mean; at 2.5 it still is. Its request goes on at 5, when the other one's ends, and is over at 6; the next one ends at 9.
+    let config = EevdfConfig { slice: MS(3), tick: Duration::ZERO, run_to_parity: true };
+    let mut bench = Bench::new(1, Eevdf::new(1, config), &hogs(2, 1024));
+    bench.wake(AT(0), 0, MS(2));
+    bench.wake(AT(1), 1, FOREVER);
+    bench.wake(Instant::from_micros(2_500), 0, FOREVER);
+    bench.run(AT(10));
+    assert_eq!((begins(&bench, 0), begins(&bench, 1)), (vec![0.0, 5.0], vec![2.0, 9.0]));
+}
+
 #[test]
 fn changing_costs_time_and_being_preempted_costs_more() {
     let mut bench = Bench::new(1, RoundRobin::new(1, MS(10)), &hogs(2, 1024));
