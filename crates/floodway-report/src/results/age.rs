@@ -29,7 +29,7 @@ const REAL: [&str; 9] = [
     "guest",
 ];
 /// What decides those of virtual time.
-const SIM: [&str; 2] = ["crates/floodway-sim", "crates/floodway-simlab"];
+const SIM: [&str; 3] = ["crates/floodway-sim", "crates/floodway-simlab", "experiments/hosts"];
 
 /// What is there and decides no figures.
 const TESTS: &str = ":(exclude,glob)crates/*/tests/**";
@@ -91,10 +91,13 @@ mod tests {
             ("crates/floodway-core/src/a.rs", 1),
             ("docs/a.md", 1),
             ("experiments/e.toml", 2),
+            ("experiments/hosts/a.toml", 2),
         ] {
             commit(path);
             assert_eq!(commits_since(root, &run).unwrap(), age, "{path}");
         }
+        run.report.world = World::Sim;
+        assert_eq!(commits_since(root, &run).unwrap(), 3, "the host's file decides what is simulated");
     }
 
     /// A name that is wrong would make every run young.
