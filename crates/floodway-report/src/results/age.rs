@@ -97,7 +97,11 @@ mod tests {
             assert_eq!(commits_since(root, &run).unwrap(), age, "{path}");
         }
         run.report.world = World::Sim;
-        assert_eq!(commits_since(root, &run).unwrap(), 3, "the host's file decides what is simulated");
+        assert_eq!(
+            commits_since(root, &run).unwrap(),
+            3,
+            "the host's file decides what is simulated"
+        );
     }
 
     /// A name that is wrong would make every run young.

@@ -6,17 +6,21 @@
 //! is *eligible*; among these the one with the earliest virtual deadline runs. A deadline is one slice
 //! after the virtual time at which it was requested; it is renewed when it has been reached.
 //!
-//! Who blocks while it is eligible keeps its lag and is placed by it again when it wakes up, scaled because its arrival moves `V`. Who blocks and has had more
-//! than its share stays in the queue, *delayed*, and pays that back: once it is eligible and would be chosen, it leaves with a lag
-//! of zero (`DELAY_DEQUEUE`, `DELAY_ZERO`, Linux since 6.12). If it wakes up before, it has the virtual time and deadline that it had.
+//! **Sleep.** A vCPU that blocks while it is eligible keeps its lag and is placed by it again when it wakes up, scaled
+//! because its arrival moves `V`. One that blocks after more than its share stays in the queue, *delayed*, until it has
+//! paid that back: when it is eligible and would be chosen, it leaves with a lag of zero. If it wakes up while it still
+//! owes, it keeps its virtual time and its deadline; if it no longer owes, it is placed anew with a lag of zero
+//! (`DELAY_DEQUEUE` and `DELAY_ZERO`, Linux since 6.12). Lag is bounded by the longer of two slices and a tick.
 //!
-//! Who runs and is eligible is not preempted by a wake-up before its request is served (`RUN_TO_PARITY`), unless a shorter slice wakes up
-//! (`PREEMPT_SHORT`). One that has had more than its share is preempted by whoever wakes up, is eligible, and has the earliest deadline. The end of a request
-//! is noticed at a tick.
+//! **Preemption.** Who is chosen in another one's place is *protected* until its deadline, or for the shortest slice in
+//! the queue if that is less (`RUN_TO_PARITY`, as in Linux 6.17), but only while it is eligible, and not from a wake-up with a shorter
+//! slice (`PREEMPT_SHORT`). Who is not protected gives way to a wake-up that is eligible and has an earlier deadline, or the same.
+//! The end of a request is noticed at a tick, or at a wake-up if two were queued before; then the first in order runs.
 //!
-//! Lag is bounded by the longer of two slices and a tick.
+//! What has run since the last tick or change does not count yet when a delayed one wakes up: Linux looks at `V` as it was computed last.
 //!
-//! Simplified: balancing is by idle pCPUs that take what waits elsewhere, and by wake-ups that prefer an idle pCPU. No groups.
+//! Simplified: balancing is by idle pCPUs that take what waits elsewhere, with a new deadline, and by wake-ups that
+//! prefer an idle pCPU. Who has the same deadline as others in the queue goes by number, not by order of arrival. No groups.
 //!
 //! Invariants: a pCPU that has nobody to run has nobody delayed; who is chosen is not delayed.
 //!
@@ -35,7 +39,7 @@ pub struct EevdfConfig {
     pub slice: Duration,
     /// Tick; zero notices the end of a request at once.
     pub tick: Duration,
-    /// Who runs is not preempted before its request is served.
+    /// Who runs is not preempted before its request is served, while it is eligible.
     pub run_to_parity: bool,
 }
 
@@ -61,8 +65,10 @@ struct Entity {
     deadline: i128,
     lag: i128,
     queued: bool,
-    /// It is blocked, and still queued until it is eligible.
+    /// It is blocked, and still queued until it would be chosen or wakes up.
     delayed: bool,
+    /// Virtual time up to which it is protected.
+    protected_until: i128,
     started: Instant,
 }
 
@@ -98,12 +104,13 @@ impl Eevdf {
         if weights == 0 { 0 } else { sum.div_euclid(weights) }
     }
 
-    /// The eligible one with the earliest deadline, delayed or not.
+    /// The eligible one with the earliest deadline, delayed or not; of two with the same, the one that does not run.
     fn first(&self, pcpu: usize) -> Option<VcpuId> {
         let (weights, sum) = self.load(pcpu);
         let eligible = |e: &Entity| e.virtual_time * weights <= sum;
         let all = self.queued(pcpu).filter(|(_, e)| eligible(e));
-        all.min_by_key(|(_, e)| e.deadline).map(|(v, _)| v)
+        let key = |v, e: &Entity| (e.deadline, self.current[pcpu] == Some(v));
+        all.min_by_key(|&(v, e)| key(v, e)).map(|(v, _)| v)
     }
 
     fn is_eligible(&self, vcpu: VcpuId) -> bool {
@@ -167,15 +174,56 @@ impl Eevdf {
         }
     }
 
-    /// It wakes up before its delay is over. What has become eligible meanwhile has a lag of zero.
+    /// It wakes up while it is delayed. If its share has become more than it has had, its lag is set to zero.
     fn requeue(&mut self, vcpu: VcpuId) {
         let home = self.entities[vcpu.0 as usize].home;
-        let surplus = self.is_eligible(vcpu);
+        let (weights, sum) = self.load(home);
         let entity = &mut self.entities[vcpu.0 as usize];
         entity.delayed = false;
-        if surplus {
+        if entity.virtual_time * weights < sum {
             (entity.queued, entity.lag) = (false, 0);
             self.enqueue(vcpu, home);
+        }
+    }
+
+    /// Makes one that wakes up runnable, and charges who runs; returns `true` if the request of that one is served.
+    fn admit(&mut self, vcpu: VcpuId, pcpu: usize, now: Instant) -> bool {
+        if !self.entities[vcpu.0 as usize].delayed {
+            let served = self.charge(pcpu, now);
+            self.enqueue(vcpu, pcpu);
+            return served;
+        }
+        let noticed = self.last_tick(now).is_some_and(|tick| self.charge_up_to(pcpu, tick));
+        self.requeue(vcpu);
+        self.charge(pcpu, now) || noticed
+    }
+
+    /// The last tick before a time, if there are ticks.
+    fn last_tick(&self, now: Instant) -> Option<Instant> {
+        let tick = self.config.tick.as_nanos() as u64;
+        (tick > 0).then(|| Instant::from_nanos(now.as_nanos() / tick * tick))
+    }
+
+    /// Charges who runs up to a time that has passed; returns `true` if its request was served by then.
+    fn charge_up_to(&mut self, pcpu: usize, then: Instant) -> bool {
+        let started = self.current[pcpu].map(|vcpu| self.entities[vcpu.0 as usize].started);
+        started.is_some_and(|started| started < then) && self.charge(pcpu, then)
+    }
+
+    fn is_protected(&self, vcpu: VcpuId) -> bool {
+        let entity = &self.entities[vcpu.0 as usize];
+        let within = entity.virtual_time < entity.protected_until;
+        self.config.run_to_parity && within && self.is_eligible(vcpu)
+    }
+
+    /// Protects one for no longer than the shortest slice that is queued beside it.
+    fn protect(&mut self, vcpu: VcpuId) {
+        let home = self.entities[vcpu.0 as usize].home;
+        let shortest = self.queued(home).map(|(_, entity)| entity.slice).min();
+        let entity = &mut self.entities[vcpu.0 as usize];
+        if let Some(shortest) = shortest.filter(|&shortest| shortest < entity.slice) {
+            let end = entity.virtual_time + shortest * NICE_0 / entity.weight;
+            entity.protected_until = entity.protected_until.min(end);
         }
     }
 
@@ -230,41 +278,47 @@ impl Scheduler for Eevdf {
             lag: 0,
             queued: false,
             delayed: false,
+            protected_until: 0,
             started: Instant::ZERO,
         });
     }
 
     fn wake(&mut self, vcpu: VcpuId, now: Instant, tickle: &mut Vec<PcpuId>) {
         let home = self.home_of(vcpu);
-        let served = self.charge(home, now);
-        if self.entities[vcpu.0 as usize].delayed {
-            self.requeue(vcpu);
-        } else {
-            self.enqueue(vcpu, home);
-        }
+        let queued = self.queued(home).count();
+        let served = self.admit(vcpu, home, now);
         let Some(current) = self.current[home] else {
             tickle.push(PcpuId(home as u32));
             return;
         };
-        let shorter =
-            self.entities[vcpu.0 as usize].slice < self.entities[current.0 as usize].slice;
-        let parity = self.config.run_to_parity && self.is_eligible(current);
-        let protected = parity && !served && !shorter;
-        if !protected && self.first(home) == Some(vcpu) {
+        let slice = |vcpu: VcpuId| self.entities[vcpu.0 as usize].slice;
+        let shorter = slice(vcpu) < slice(current);
+        let protected = !shorter && self.is_protected(current);
+        let preempts = !protected && self.first(home) == Some(vcpu);
+        if preempts || (served && queued >= 2) {
             tickle.push(PcpuId(home as u32));
+        } else if shorter {
+            self.protect(current);
         }
     }
 
     fn schedule(&mut self, pcpu: PcpuId, runnable: bool, now: Instant) -> Decision {
         let at = pcpu.0 as usize;
         self.charge(at, now);
-        if let Some(vcpu) = self.current[at].take().filter(|_| !runnable) {
+        let before = self.current[at];
+        if let Some(vcpu) = before.filter(|_| !runnable) {
             self.sleep(vcpu);
+            self.current[at] = None;
         }
         let next = self.pick(at).or_else(|| self.steal(at));
         self.current[at] = next;
         let Some(vcpu) = next else { return Decision { next, until: Instant::NEVER } };
         self.entities[vcpu.0 as usize].started = now;
+        if next != before {
+            let entity = &mut self.entities[vcpu.0 as usize];
+            entity.protected_until = entity.deadline;
+            self.protect(vcpu);
+        }
         Decision { next, until: self.end_of_request(vcpu, now) }
     }
 }

@@ -19,8 +19,8 @@
 //! An event of the driver domain may take a time of its own to reach a VM ([`VmConfig::interrupt_delay`]): a hypervisor's thread
 //! raises the interrupt. Then the VM takes the packets that are in its RX ring by that time; those that come later need
 //! another event. And it may cost a VM that runs its time slice ([`VmConfig::interrupt_yields`]): who raises an
-//! interrupt in QEMU without KVM holds the lock that the vCPU then needs, so the vCPU sleeps for a moment, and is behind all
-//! others when it wakes up. The guest's own timer tick comes the same way ([`VmConfig::tick`]): it ends the time slice of a VM that runs, and
+//! interrupt in QEMU without KVM holds the lock that the vCPU then needs, so the vCPU sleeps for a moment, and gives way when it wakes up:
+//! to all others where slices go round, with EEVDF if it is ahead of its share. The guest's own timer tick comes the same way ([`VmConfig::tick`]): it ends the time slice of a VM that runs, and
 //! the next one of a VM that waits, as soon as that begins. A VM that is blocked has no tick, as a kernel that is idle stops its own. Where the ticks of two VMs are moments apart, always in
 //! the same order, the later one hardly runs: phases are to be random.
 //!

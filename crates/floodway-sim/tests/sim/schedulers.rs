@@ -343,7 +343,69 @@ fn eevdf_protects_nobody_who_has_had_more_than_its_share() {
 }
 
 #[test]
-fn eevdf_lets_a_sleeper_pay_back_what_it_had_too_much() {
+fn eevdf_protects_who_is_eligible_until_its_request_is_served() {
+    // One of four times the weight has its deadline at 1.75 at once, earlier than the 3 of the one that runs, which is not ahead of the mean.
+    for (run_to_parity, expected) in [(true, 3.0), (false, 1.0)] {
+        let config = EevdfConfig { slice: MS(3), tick: Duration::ZERO, run_to_parity };
+        let specs = [VcpuSpec::pinned(0, 1024), VcpuSpec::pinned(0, 4096)];
+        let mut bench = Bench::new(1, Eevdf::new(1, config), &specs);
+        bench.wake(AT(0), 0, FOREVER);
+        bench.wake(AT(1), 1, MS(1));
+        bench.run(AT(5));
+        assert_eq!(begins(&bench, 1), [expected], "{run_to_parity}");
+    }
+}
+
+#[test]
+fn eevdf_gives_way_to_an_equal_deadline_whatever_the_numbers() {
+    // At 3.5 ms the hog's request of 3 is served, and both ask for 3 ms more at the same virtual time.
+    for (hog, sleeper) in [(0, 1), (1, 0)] {
+        let config = EevdfConfig { slice: MS(3), tick: MS(4), run_to_parity: true };
+        let mut bench = Bench::new(1, Eevdf::new(1, config), &hogs(2, 1024));
+        bench.wake(AT(0), hog, FOREVER);
+        bench.wake(Instant::from_micros(3_500), sleeper, MS(1));
+        bench.run(AT(5));
+        assert_eq!(begins(&bench, sleeper), [3.5]);
+    }
+}
+
+#[test]
+fn eevdf_ends_a_served_request_at_a_wake_up() {
+    // The request of the first, 1 ms, would end at the tick at 4. The third wakes up at 2, behind the second.
+    let config = EevdfConfig { slice: MS(1), tick: MS(4), run_to_parity: true };
+    let mut bench = Bench::new(1, Eevdf::new(1, config), &hogs(3, 1024));
+    (0..2).for_each(|v| bench.wake(AT(0), v, FOREVER));
+    bench.wake(AT(2), 2, FOREVER);
+    bench.run(AT(3));
+    assert_eq!((begins(&bench, 1), begins(&bench, 2)), (vec![2.0], vec![]));
+}
+
+#[test]
+fn eevdf_keeps_as_much_lag_as_a_tick() {
+    // The first runs for a whole tick, so the second leaves with a lag of 1.75 ms: more than a slice. Back at 6 it has a virtual time of 2 beside 5.5.
+    let config = EevdfConfig { slice: MS(1), tick: MS(4), run_to_parity: true };
+    let mut bench = Bench::new(1, Eevdf::new(1, config), &hogs(2, 1024));
+    bench.wake(AT(0), 0, FOREVER);
+    bench.wake(AT(0), 1, Duration::from_micros(500));
+    bench.wake(AT(6), 1, FOREVER);
+    bench.run(AT(13));
+    assert_eq!(begins(&bench, 0), [0.0, 4.5, 12.0]);
+}
+
+#[test]
+fn eevdf_judges_a_sleeper_by_the_mean_of_the_last_tick() {
+    // At 3.5 it owes nothing any more, but nobody has looked since 1: it keeps its deadline of 3, and is before the other's.
+    let config = EevdfConfig { slice: MS(3), tick: Duration::ZERO, run_to_parity: true };
+    let mut bench = Bench::new(1, Eevdf::new(1, config), &hogs(2, 1024));
+    bench.wake(AT(0), 0, MS(1));
+    bench.wake(AT(0), 1, FOREVER);
+    bench.wake(Instant::from_micros(3_500), 0, MS(1));
+    bench.run(AT(6));
+    assert_eq!(begins(&bench, 0), [0.0, 3.5]);
+}
+
+#[test]
+fn eevdf_lets_a_sleeper_pay_back_what_it_overdrew() {
     // One that blocks at 2 ms, 1 ms ahead of the mean, has paid that back when the other one has run as long: it owes nothing when it wakes up.
     let config = EevdfConfig { slice: MS(3), tick: Duration::ZERO, run_to_parity: true };
     let mut bench = Bench::new(1, Eevdf::new(1, config), &hogs(2, 1024));
