@@ -31,6 +31,21 @@ const REAL: [&str; 9] = [
 /// What decides those of virtual time.
 const SIM: [&str; 3] = ["crates/floodway-sim", "crates/floodway-simlab", "experiments/hosts"];
 
+/// Below it, what only some kinds of experiments run.
+const EXPERIMENTS: &str = "crates/floodway-lab/src/experiment";
+/// Modules of [`EXPERIMENTS`] that no other one uses, and the kinds that run them.
+const OF_KINDS: [(&str, &[&str]); 9] = [
+    ("friendliness", &["friendliness"]),
+    ("idle", &["idle"]),
+    ("migration", &["migration", "moves"]),
+    ("residency", &["residency"]),
+    ("small_flows", &["small-flows"]),
+    ("switch_killed", &["switch-killed"]),
+    ("throughput", &["throughput"]),
+    ("vm_restart", &["vm-restart"]),
+    ("web", &["web-application"]),
+];
+
 /// What is there and decides no figures.
 const TESTS: &str = ":(exclude,glob)crates/*/tests/**";
 
@@ -48,6 +63,7 @@ pub fn commits_since(root: &Path, run: &Run) -> Result<u64> {
         .args(["rev-list", "--count", &format!("{commit}..HEAD"), "--", &experiment])
         .args(BOTH.iter().chain(own))
         .arg(TESTS)
+        .args(not_of(kind(&root.join(&experiment)).as_deref()))
         .output()
         .context("cannot run git")?;
     ensure!(
@@ -58,8 +74,25 @@ pub fn commits_since(root: &Path, run: &Run) -> Result<u64> {
     String::from_utf8_lossy(&output.stdout).trim().parse().context("git printed no number")
 }
 
+/// Returns the `kind` that an experiment's file says; none if there is no file that does.
+fn kind(file: &Path) -> Option<String> {
+    let text = std::fs::read_to_string(file).ok()?;
+    let value = text.lines().find_map(|line| line.strip_prefix("kind = "))?;
+    Some(value.trim().trim_matches('"').to_owned())
+}
+
+/// Returns what git is told to leave out: modules that an experiment of this kind does not run. Nothing if the kind is not known.
+fn not_of(kind: Option<&str>) -> Vec<String> {
+    let Some(kind) = kind else { return Vec::new() };
+    let others = OF_KINDS.iter().filter(|(_, kinds)| !kinds.contains(&kind));
+    let paths = others.flat_map(|(module, _)| [module.to_string(), format!("{module}.rs")]);
+    paths.map(|path| format!(":(exclude){EXPERIMENTS}/{path}")).collect()
+}
+
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::super::tests::run;
     use super::*;
 
@@ -79,7 +112,7 @@ mod tests {
         let commit = |path: &str| {
             let file = root.join(path);
             std::fs::create_dir_all(file.parent().unwrap()).unwrap();
-            std::fs::write(file, "").unwrap();
+            std::fs::write(file, "[scenario]\nkind = \"idle\"\n").unwrap();
             git(root, &["add", "-A"]);
             git(root, &["commit", "-qm", path]);
         };
@@ -92,6 +125,10 @@ mod tests {
             ("docs/a.md", 1),
             ("experiments/e.toml", 2),
             ("experiments/hosts/a.toml", 2),
+            ("crates/floodway-lab/src/experiment/migration/mod.rs", 2),
+            ("crates/floodway-lab/src/experiment/throughput.rs", 2),
+            ("crates/floodway-lab/src/experiment/idle.rs", 3),
+            ("crates/floodway-lab/src/experiment/transfer/mod.rs", 4),
         ] {
             commit(path);
             assert_eq!(commits_since(root, &run).unwrap(), age, "{path}");
@@ -111,5 +148,38 @@ mod tests {
         for path in BOTH.iter().chain(&REAL).chain(&SIM) {
             assert!(root.join(path).exists(), "{path}");
         }
+    }
+
+    #[test]
+    fn what_only_some_kinds_run_is_used_by_nothing_else() {
+        let experiments = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(EXPERIMENTS);
+        let lab = experiments.parent().unwrap();
+        for (module, kinds) in OF_KINDS {
+            let of_it = [experiments.join(module), experiments.join(format!("{module}.rs"))];
+            assert!(of_it.iter().any(|path| path.exists()), "{module}");
+            let users = sources(lab).into_iter().filter(|file| {
+                let own = of_it.iter().any(|path| file.starts_with(path));
+                // Which declares it, and calls it for its kinds.
+                let parent = *file == experiments.join("mod.rs");
+                !own && !parent && uses(&std::fs::read_to_string(file).unwrap(), module)
+            });
+            assert_eq!(users.collect::<Vec<_>>(), Vec::<PathBuf>::new(), "{module} of {kinds:?}");
+        }
+        assert!(uses("use super::web::Load;", "web") && !uses("use crate::cobweb::Web;", "web"));
+    }
+
+    fn uses(source: &str, module: &str) -> bool {
+        let path = format!("{module}::");
+        let word = |c: char| c.is_alphanumeric() || c == '_';
+        source.match_indices(&path).any(|(at, _)| !source[..at].ends_with(word))
+    }
+
+    fn sources(dir: &Path) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+        let below = |path: PathBuf| if path.is_dir() { sources(&path) } else { vec![path] };
+        entries
+            .flat_map(below)
+            .filter(|path| path.extension().is_some_and(|it| it == "rs"))
+            .collect()
     }
 }

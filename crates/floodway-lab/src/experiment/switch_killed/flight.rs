@@ -11,6 +11,13 @@
 //!   lost (RFC 6298; Linux marks all);
 //! - what is sent again is in flight again.
 //!
+//! What the sender leaves out, it has sent before, and the card never had it: QEMU takes down the link of a card whose
+//! switch has died, and Linux drops what goes out to a card without a link. The sender believes these bytes in flight until it learns
+//! that they are lost; the network has not seen them, so they are in no flight here.
+//!
+//! A *tail loss probe* (RFC 8985, section 7.3) may be new data, of one segment, whatever the window is. It comes when nothing was
+//! sent or heard for two round trips, and no other one does before something is heard.
+//!
 //! A capture sees a segment when the card takes it. With a dead switch behind the card, segments wait in the guest's queues
 //! for a second and more; what counts is when TCP sent them. The timestamp that they carry (RFC 7323, 1 ms on Linux) says so: a
 //! segment that the card took much later than its timestamp says is moved back to that time.
@@ -49,6 +56,10 @@ pub struct NewData {
     pub window: u64,
     /// Largest payload of one packet.
     pub mss: u64,
+    /// A tail loss probe, which no window bounds.
+    pub is_probe: bool,
+    /// Bytes before it that the sender has sent, and the card never had.
+    pub never_left: u64,
 }
 
 /// What a machine at `address` sent, by its port. Flows whose SYN is not in the capture are left out.
@@ -110,6 +121,14 @@ struct Flow {
     peer_scale: u8,
     mss: u16,
     board: Scoreboard,
+    /// When it began.
+    syn_ns: i64,
+    /// Round trip of the handshake.
+    rtt_ns: Option<i64>,
+    /// When something was sent or heard last.
+    latest_ns: i64,
+    /// Nothing was heard since the latest probe.
+    has_probed: bool,
 }
 
 impl Flow {
@@ -122,6 +141,10 @@ impl Flow {
             peer_scale: 0,
             mss: syn.mss.unwrap_or(DEFAULT_MSS),
             board: Scoreboard::default(),
+            syn_ns: syn.at_ns,
+            rtt_ns: None,
+            latest_ns: syn.at_ns,
+            has_probed: false,
         }
     }
 
@@ -131,20 +154,35 @@ impl Flow {
         if segment.len == 0 || end < start || end <= self.una {
             return None;
         }
+        let silence_ns = segment.at_ns - self.latest_ns;
+        self.latest_ns = segment.at_ns;
         self.sends_again(start.max(self.una), end.min(self.nxt));
         if end <= self.nxt {
             return None;
         }
-        let len = u64::from(end - self.nxt);
-        self.board.sent(self.nxt, end, false);
+        let first = self.nxt.max(start);
+        let never_left = first - self.nxt;
+        self.board.never_left(self.nxt, first);
+        self.board.sent(first, end, false);
         self.nxt = end;
+        let is_probe = self.is_probe(end - first, silence_ns);
+        self.has_probed |= is_probe;
         Some(NewData {
             at_ns: segment.at_ns,
-            len,
+            len: u64::from(end - first),
             flight: self.board.in_flight(),
             window: self.edge.saturating_sub(self.una).into(),
             mss: self.mss.into(),
+            is_probe,
+            never_left: u64::from(never_left),
         })
+    }
+
+    /// Returns `true` if `len` bytes of new data after a silence can only be a tail loss probe: the application always has data, so
+    /// a sender that is silent has no window.
+    fn is_probe(&self, len: u32, silence_ns: i64) -> bool {
+        let waited = self.rtt_ns.is_some_and(|rtt_ns| silence_ns >= 2 * rtt_ns);
+        waited && !self.has_probed && len <= self.mss.into()
     }
 
     fn sends_again(&mut self, start: u32, end: u32) {
@@ -152,7 +190,7 @@ impl Flow {
             return;
         }
         // The last segment is also sent again as a probe.
-        if start == self.una && end < self.nxt && self.board.is_in_flight(start) {
+        if start == self.una && end < self.nxt && self.board.is_believed_in_flight(start) {
             self.board.lose_all();
         }
         self.board.sent(start, end, true);
@@ -162,8 +200,11 @@ impl Flow {
         if !segment.flags.contains(Flags::ACK) {
             return;
         }
+        self.latest_ns = segment.at_ns;
+        self.has_probed = false;
         let syn = segment.flags.contains(Flags::SYN);
         if syn {
+            self.rtt_ns = Some(segment.at_ns - self.syn_ns);
             self.peer_scale = segment.window_scale.unwrap_or(0).min(14);
             let options = if segment.clock.is_some() { TIMESTAMPS_LEN } else { 0 };
             self.mss = self.mss.min(segment.mss.unwrap_or(DEFAULT_MSS)).saturating_sub(options);
@@ -336,6 +377,48 @@ mod tests {
         let sent = &new_data(&all, GUEST.0)[&GUEST.1];
         let times: Vec<i64> = sent.iter().map(|new| new.at_ns / ms).collect();
         assert_eq!(times, [1, 3, 4, 900]);
+    }
+
+    /// The link of a card whose switch has died is down: 300 bytes are dropped in the guest.
+    #[test]
+    fn what_the_card_never_had_is_neither_new_nor_in_flight() {
+        let segments = vec![
+            data(1, 1, 100),
+            data(2, 401, 100),
+            ack(1, &[]),
+            data(3, 501, 100),
+            // Sent again by a timeout, as the sender believes that it is in flight.
+            ack(101, &[]),
+            data(4, 101, 100),
+            data(5, 601, 10),
+        ];
+        let sent = new_data(&in_time([handshake(), segments.clone()].concat()), GUEST.0);
+        let never_left = sent[&GUEST.1].iter().map(|new| new.never_left);
+        assert_eq!(never_left.collect::<Vec<_>>(), [0, 300, 0, 0]);
+        let seen = flights(segments);
+        assert_eq!(seen, [(1, 100, 100), (2, 100, 200), (3, 100, 300), (5, 10, 110)]);
+    }
+
+    #[test]
+    fn a_lone_segment_after_a_silence_is_a_probe() {
+        let mut all = handshake();
+        all[1].at_ns = 10;
+        let heard = |at_ns, number| Segment { at_ns, ..ack(number, &[]) };
+        all.extend([
+            data(11, 1, 1388),
+            data(30, 1389, 1388),
+            // 20 are two round trips.
+            data(50, 2777, 1388),
+            data(80, 4165, 1388),
+            heard(85, 2777),
+            data(104, 5553, 1388),
+            data(125, 6941, 1389),
+            heard(130, 2777),
+            data(151, 8330, 1388),
+        ]);
+        let sent = &new_data(&all, GUEST.0)[&GUEST.1];
+        let probes: Vec<_> = sent.iter().filter(|new| new.is_probe).map(|new| new.at_ns).collect();
+        assert_eq!(probes, [50, 151]);
     }
 
     #[test]

@@ -18,7 +18,7 @@
 //! - its kernel's trace tells the congestion window of each connection at each packet that comes (`window`).
 //!
 //! New data is *above the shadow window* as far as the flight that it makes exceeds the shadow window of
-//! that time. The time to the shadow window is that from the kill to the last such data; none is 0.
+//! that time, unless it is a tail loss probe. The time to the shadow window is that from the kill to the last such data; none is 0.
 
 mod capture;
 mod flight;
@@ -56,8 +56,6 @@ const FLOOD: Duration = Duration::from_millis(700);
 const OBSERVE: Duration = Duration::from_secs(3);
 /// Lifetime of a heartbeat: from then on a guest has no excuse.
 const GRACE: Duration = Duration::from_millis(300);
-/// Tail loss probes may exceed any window by one segment (RFC 8985, section 7.3).
-const PROBE_SEGMENTS: u64 = 1;
 /// Ends a run that hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(20);
@@ -104,6 +102,8 @@ struct Above {
     late_bytes: u64,
     /// `bytes` by the receiver's window in force.
     windows: f64,
+    /// Bytes that the connection has sent, and that never left the guest: its card had no link.
+    never_left: u64,
 }
 
 impl RealScenario for SwitchKilled {
@@ -126,6 +126,7 @@ impl RealScenario for SwitchKilled {
         let end = FarEnd::open(host, guest, &self.path, 0, (PATH_CORE, run.seed))?;
         variant::prepare(guest, &VARIANTS, Profile::Today)?;
         let mut report = Report::default();
+        let before = link_losses(guest)?;
         for (round, &pause) in self.restart_after_ms.iter().enumerate() {
             for cycle in 0..self.cycles {
                 run.progress.step(&format!(
@@ -139,6 +140,7 @@ impl RealScenario for SwitchKilled {
                 report.add(pause, shown.with_context(|| format!("kill {}", cycle + 1))?);
             }
         }
+        report.link_losses = link_losses(guest)? - before;
         Ok(report.measured())
     }
 }
@@ -230,6 +232,12 @@ fn kill_and_restart(switch: &mut Switch, pause: Duration) -> Result<i64> {
     Ok(killed_ns)
 }
 
+/// Returns how often the guest's card has lost its link, which QEMU takes down when the card's switch dies.
+fn link_losses(guest: &Vm) -> Result<u64> {
+    let read = guest.agent().exec(&["cat", "/sys/class/net/eth0/carrier_down_count"])?;
+    Ok(String::from_utf8_lossy(&read.stdout).trim().parse()?)
+}
+
 /// Starts to write down what passes the guest's card.
 fn start_capture(agent: &Agent) -> Result<Spawned> {
     // As root: the image has no other users.
@@ -282,10 +290,11 @@ fn above_shadow(sent: &[NewData], windows: &[Window], killed_ns: i64) -> Option<
             continue;
         }
         any = true;
+        above.never_left += new.never_left;
         // One that is not known at all allows nothing.
-        let shadow = window::shadow(windows, new.at_ns).unwrap_or(0) + PROBE_SEGMENTS;
+        let shadow = window::shadow(windows, new.at_ns).unwrap_or(0);
         let bytes = new.flight.saturating_sub(shadow * new.mss).min(new.len);
-        if bytes == 0 {
+        if new.is_probe || bytes == 0 {
             continue;
         }
         above.bytes += bytes;
@@ -306,6 +315,7 @@ fn above_shadow(sent: &[NewData], windows: &[Window], killed_ns: i64) -> Option<
 struct Report {
     /// By the time of the restart.
     cycles: Vec<(u64, Cycle)>,
+    link_losses: u64,
 }
 
 impl Report {
@@ -322,6 +332,8 @@ impl Report {
         }
         let flooding = self.cycles.iter().map(|(_, cycle)| cycle.flooding).fold(1.0, f64::min);
         measured.add_value("flows flooding at the kill, least share", "x", flooding);
+        let losses = self.link_losses as f64;
+        measured.add_value("losses of the link of the guest's card", "times", losses);
         let streams = |of: fn(&Outcome) -> u64| {
             self.cycles.iter().map(|(_, cycle)| of(&cycle.streams)).sum::<u64>() as f64
         };
@@ -349,6 +361,7 @@ impl Report {
         worst("most sent above it", "KB", &|above| above.bytes as f64 / 1e3);
         worst("most sent above it, in windows", "x", &|above| above.windows);
         worst("most sent above it after 300 ms", "KB", &|above| above.late_bytes as f64 / 1e3);
+        worst("most that never left the guest", "KB", &|above| above.never_left as f64 / 1e3);
         measured.add_value(format!("{prefix}/connections"), "connections", all.len() as f64);
     }
 }

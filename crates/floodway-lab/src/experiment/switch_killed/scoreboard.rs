@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 enum State {
     /// On its way; `resent` when not for the first time.
     InFlight { resent: bool },
+    /// The sender believes that it is on its way, but the card never had it.
+    NeverLeft,
     /// Lost, and not sent again so far.
     Lost,
 }
@@ -27,8 +29,14 @@ impl Scoreboard {
     /// Bytes from `start` to before `end` were sent, `resent` when not for the first time.
     pub fn sent(&mut self, start: u32, end: u32, resent: bool) {
         if start < end {
-            self.remove(start, end);
-            self.ranges.insert(start, Range { end, state: State::InFlight { resent } });
+            self.set(start, end, State::InFlight { resent });
+        }
+    }
+
+    /// The sender went on at `end`, and the bytes from `start` on never came to the card.
+    pub fn never_left(&mut self, start: u32, end: u32) {
+        if start < end {
+            self.set(start, end, State::NeverLeft);
         }
     }
 
@@ -47,26 +55,32 @@ impl Scoreboard {
         self.ranges.values_mut().for_each(|range| range.state = State::Lost);
     }
 
-    /// What was sent only once and lies below `end` is believed to be lost.
+    /// What was sent only once, or was believed to be, and lies below `end` is believed to be lost.
     pub fn lose_below(&mut self, end: u32) {
         self.split(end);
         for (_, range) in self.ranges.range_mut(..end) {
-            if range.state == (State::InFlight { resent: false }) {
+            if matches!(range.state, State::InFlight { resent: false } | State::NeverLeft) {
                 range.state = State::Lost;
             }
         }
     }
 
-    /// Whether the byte at `number` is believed to be on its way.
-    pub fn is_in_flight(&self, number: u32) -> bool {
+    /// Returns `true` if the sender believes that the byte at `number` is on its way.
+    pub fn is_believed_in_flight(&self, number: u32) -> bool {
         let range = self.ranges.range(..=number).next_back();
         range.is_some_and(|(_, range)| number < range.end && range.state != State::Lost)
     }
 
-    /// Bytes that are believed to be on their way.
+    /// Returns the bytes that left and are believed to be on their way.
     pub fn in_flight(&self) -> u64 {
-        let flying = self.ranges.iter().filter(|(_, range)| range.state != State::Lost);
+        let flying = |range: &Range| matches!(range.state, State::InFlight { .. });
+        let flying = self.ranges.iter().filter(|(_, range)| flying(range));
         flying.map(|(start, range)| u64::from(range.end - start)).sum()
+    }
+
+    fn set(&mut self, start: u32, end: u32, state: State) {
+        self.remove(start, end);
+        self.ranges.insert(start, Range { end, state });
     }
 
     /// Makes `number` the border between two ranges, if it is inside one.
@@ -93,8 +107,16 @@ mod tests {
         board.remove(0, 50);
         board.remove(120, 150);
         assert_eq!(board.in_flight(), 120);
-        assert!(board.is_in_flight(50) && board.is_in_flight(119) && board.is_in_flight(150));
-        assert!(!board.is_in_flight(49) && !board.is_in_flight(120) && !board.is_in_flight(200));
+        assert!(
+            board.is_believed_in_flight(50)
+                && board.is_believed_in_flight(119)
+                && board.is_believed_in_flight(150)
+        );
+        assert!(
+            !board.is_believed_in_flight(49)
+                && !board.is_believed_in_flight(120)
+                && !board.is_believed_in_flight(200)
+        );
         board.remove(0, 1000);
         assert_eq!(board.in_flight(), 0);
     }
@@ -106,7 +128,7 @@ mod tests {
         board.remove(250, 300);
         board.lose_below(200);
         assert_eq!(board.in_flight(), 50);
-        assert!(!board.is_in_flight(0) && board.is_in_flight(200));
+        assert!(!board.is_believed_in_flight(0) && board.is_believed_in_flight(200));
         board.sent(0, 100, true);
         assert_eq!(board.in_flight(), 150);
         board.lose_below(200);
@@ -115,5 +137,23 @@ mod tests {
         assert_eq!(board.in_flight(), 0);
         board.sent(0, 10, true);
         assert_eq!(board.in_flight(), 10);
+    }
+
+    #[test]
+    fn what_never_left_is_believed_in_flight_and_is_not() {
+        let mut board = Scoreboard::default();
+        board.sent(0, 100, false);
+        board.never_left(100, 300);
+        board.sent(300, 400, false);
+        assert!(board.is_believed_in_flight(100) && board.is_believed_in_flight(299));
+        assert_eq!(board.in_flight(), 200);
+        board.lose_below(200);
+        assert!(!board.is_believed_in_flight(150) && board.is_believed_in_flight(200));
+        board.sent(200, 250, true);
+        assert_eq!(board.in_flight(), 150, "it has left now");
+        board.lose_all();
+        assert!(!board.is_believed_in_flight(260));
+        board.remove(0, 400);
+        assert_eq!(board.in_flight(), 0);
     }
 }
