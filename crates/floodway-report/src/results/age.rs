@@ -45,6 +45,9 @@ const OF_KINDS: [(&str, &[&str]); 9] = [
     ("vm_restart", &["vm-restart"]),
     ("web", &["web-application"]),
 ];
+/// Kinds that run none of these.
+const OTHER_KINDS: [&str; 6] =
+    ["all-pairs", "inbound", "integrity", "simulated", "switch-restart", "transfer"];
 
 /// What is there and decides no figures.
 const TESTS: &str = ":(exclude,glob)crates/*/tests/**";
@@ -63,7 +66,7 @@ pub fn commits_since(root: &Path, run: &Run) -> Result<u64> {
         .args(["rev-list", "--count", &format!("{commit}..HEAD"), "--", &experiment])
         .args(BOTH.iter().chain(own))
         .arg(TESTS)
-        .args(not_of(kind(&root.join(&experiment)).as_deref()))
+        .args(not_of(kind(&root.join(&experiment))))
         .output()
         .context("cannot run git")?;
     ensure!(
@@ -74,11 +77,13 @@ pub fn commits_since(root: &Path, run: &Run) -> Result<u64> {
     String::from_utf8_lossy(&output.stdout).trim().parse().context("git printed no number")
 }
 
-/// Returns the `kind` that an experiment's file says; none if there is no file that does.
-fn kind(file: &Path) -> Option<String> {
+/// Returns the `kind` that an experiment's file says; none if there is no file that does, or it is not a kind that is known here.
+fn kind(file: &Path) -> Option<&'static str> {
     let text = std::fs::read_to_string(file).ok()?;
-    let value = text.lines().find_map(|line| line.strip_prefix("kind = "))?;
-    Some(value.trim().trim_matches('"').to_owned())
+    let value = text.lines().find_map(|line| line.strip_prefix("kind = \""))?;
+    let named = |kind: &&str| value.strip_prefix(*kind).is_some_and(|rest| rest.starts_with('"'));
+    let known = OF_KINDS.iter().flat_map(|(_, kinds)| *kinds).chain(&OTHER_KINDS);
+    known.copied().find(named)
 }
 
 /// Returns what git is told to leave out: modules that an experiment of this kind does not run. Nothing if the kind is not known.
@@ -150,28 +155,74 @@ mod tests {
         }
     }
 
+    /// Reads how the lab's experiments fit together, out of its source.
     #[test]
     fn what_only_some_kinds_run_is_used_by_nothing_else() {
         let experiments = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(EXPERIMENTS);
         let lab = experiments.parent().unwrap();
+        let parent = std::fs::read_to_string(experiments.join("mod.rs")).unwrap();
+        let mut kinds_seen: Vec<String> = OTHER_KINDS.map(str::to_owned).to_vec();
         for (module, kinds) in OF_KINDS {
             let of_it = [experiments.join(module), experiments.join(format!("{module}.rs"))];
-            assert!(of_it.iter().any(|path| path.exists()), "{module}");
+            let types = exported(&parent, module);
+            let kinds_of_it: Vec<String> = variants(&parent)
+                .into_iter()
+                .filter(|(_, of)| types.contains(of))
+                .map(|(variant, _)| kebab(&variant))
+                .collect();
+            assert_eq!(kinds_of_it, *kinds, "{module}");
+            kinds_seen.extend(kinds_of_it);
             let users = sources(lab).into_iter().filter(|file| {
                 let own = of_it.iter().any(|path| file.starts_with(path));
-                // Which declares it, and calls it for its kinds.
-                let parent = *file == experiments.join("mod.rs");
-                !own && !parent && uses(&std::fs::read_to_string(file).unwrap(), module)
+                let text = std::fs::read_to_string(file).unwrap();
+                let named = types.iter().any(|of| uses(&text, &format!("super::{of}")));
+                // The parent declares it, and calls it for its kinds.
+                !own && *file != experiments.join("mod.rs")
+                    && (named || uses(&text, &format!("{module}::")))
             });
-            assert_eq!(users.collect::<Vec<_>>(), Vec::<PathBuf>::new(), "{module} of {kinds:?}");
+            assert_eq!(users.collect::<Vec<_>>(), Vec::<PathBuf>::new(), "{module}");
         }
-        assert!(uses("use super::web::Load;", "web") && !uses("use crate::cobweb::Web;", "web"));
+        let mut all: Vec<String> =
+            variants(&parent).iter().map(|(variant, _)| kebab(variant)).collect();
+        (all.sort(), kinds_seen.sort());
+        assert_eq!(all, kinds_seen);
     }
 
-    fn uses(source: &str, module: &str) -> bool {
-        let path = format!("{module}::");
+    /// Types that `pub use module::...;` names.
+    fn exported(source: &str, module: &str) -> Vec<String> {
+        let line = format!("pub use {module}::");
+        let names = source.lines().find_map(|it| it.strip_prefix(&line)).unwrap();
+        let names = names.trim_matches(|c| "{};".contains(c)).split(", ");
+        names.map(str::to_owned).collect()
+    }
+
+    /// Variants of `enum Scenario`, and what is in each.
+    fn variants(source: &str) -> Vec<(String, String)> {
+        let (_, body) = source.split_once("pub enum Scenario {").unwrap();
+        let (body, _) = body.split_once("\n}").unwrap();
+        let lines =
+            body.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("//"));
+        let parts = lines.map(|line| {
+            line.trim_end_matches(',').split_once('(').unwrap_or((line.trim_end_matches(','), ""))
+        });
+        let inner = |of: &str| of.trim_end_matches(')').replace("Box<", "").replace('>', "");
+        parts.map(|(variant, of)| (variant.to_owned(), inner(of))).collect()
+    }
+
+    fn kebab(name: &str) -> String {
+        let mut kebab = String::new();
+        for c in name.chars() {
+            if c.is_uppercase() && !kebab.is_empty() {
+                kebab.push('-');
+            }
+            kebab.extend(c.to_lowercase());
+        }
+        kebab
+    }
+
+    fn uses(source: &str, path: &str) -> bool {
         let word = |c: char| c.is_alphanumeric() || c == '_';
-        source.match_indices(&path).any(|(at, _)| !source[..at].ends_with(word))
+        source.match_indices(path).any(|(at, _)| !source[..at].ends_with(word))
     }
 
     fn sources(dir: &Path) -> Vec<PathBuf> {

@@ -5,50 +5,45 @@
 //! The flight of RFC 6675 (*pipe*) is what was sent and is neither acknowledged, reported by SACK, nor believed to be lost. What
 //! the sender believes is seen from what it does ([`Scoreboard`]):
 //!
-//! - what lies more than three segments below something reported by SACK is lost (RFC 6675, section 4; Linux' RACK waits
-//!   no longer once it has seen no reordering);
-//! - when the first unacknowledged bytes are sent again although nothing said that they are lost, a timer has run out, and all is
-//!   lost (RFC 6298; Linux marks all);
+//! - what lies more than three segments below something reported by SACK is lost (RFC 6675, section 4);
+//! - what was sent before something that the receiver has, by more than a quarter of the shortest round trip, is lost (RACK, RFC 8985, section 6.2);
+//! - when the first unacknowledged bytes are sent again and a timer may have run out, all is
+//!   lost (RFC 6298; Linux marks all); if it cannot have ([`Timing`]), what lies below the highest SACK is;
 //! - what is sent again is in flight again.
 //!
 //! What the sender leaves out, it has sent before, and the card never had it: QEMU takes down the link of a card whose
 //! switch has died, and Linux drops what goes out to a card without a link. The sender believes these bytes in flight until it learns
-//! that they are lost; the network has not seen them, so they are in no flight here.
+//! that they are lost; the network has not seen them, so they are in no flight here. When they come to the card they are new to the network, and are looked at as new data
+//! are. A receiver that has them all the same proves that the capture has gaps.
 //!
-//! A *tail loss probe* (RFC 8985, section 7.3) may be new data, of one segment, whatever the window is. It comes when nothing was
-//! sent or heard for two round trips, and no other one does before something is heard.
-//!
-//! A capture sees a segment when the card takes it. With a dead switch behind the card, segments wait in the guest's queues
-//! for a second and more; what counts is when TCP sent them. The timestamp that they carry (RFC 7323, 1 ms on Linux) says so: a
-//! segment that the card took much later than its timestamp says is moved back to that time.
+//! A *tail loss probe* of new data is told apart ([`NewData::is_probe`]), unless more new data follow before something is heard.
 //!
 //! Sequence numbers count from the SYN's, so a flow may carry up to 4 GB.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
+use anyhow::{Result, ensure};
 use floodway_wire::tcp::Flags;
 
 use super::capture::Segment;
+use super::order::in_order_of_sending;
 use super::scoreboard::Scoreboard;
+use super::timing::Timing;
 
 /// What a host takes that does not say (RFC 9293, section 3.7.1).
 const DEFAULT_MSS: u16 = 536;
 /// Bytes of each segment when both ends have timestamps.
 const TIMESTAMPS_LEN: u16 = 12;
-/// Tick of the clock in timestamps.
-const TICK_NS: i64 = 1_000_000;
-/// A segment that left this much later than the one that left soonest was held up below TCP.
-const HELD_UP_NS: i64 = 4 * TICK_NS;
 /// Segments that must have come after one until it is believed lost (RFC 6675's DupThresh).
 const DUP_THRESH: u32 = 3;
 
-/// New data of a flow.
+/// Data of a flow that the network has not seen before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewData {
     /// By the clock of the capture.
     pub at_ns: i64,
-    /// Bytes that were not sent before.
+    /// Its bytes.
     pub len: u64,
     /// Bytes in flight, these included.
     pub flight: u64,
@@ -58,56 +53,36 @@ pub struct NewData {
     pub mss: u64,
     /// A tail loss probe, which no window bounds.
     pub is_probe: bool,
-    /// Bytes before it that the sender has sent, and the card never had.
-    pub never_left: u64,
+    /// Bytes right before it that the sender had sent, and the card never had.
+    pub left_out: u64,
 }
 
 /// What a machine at `address` sent, by its port. Flows whose SYN is not in the capture are left out.
-pub fn new_data(segments: &[Segment], address: Ipv4Addr) -> BTreeMap<u16, Vec<NewData>> {
+///
+/// # Errors
+/// The receiver has what the capture has not.
+pub fn new_data(segments: &[Segment], address: Ipv4Addr) -> Result<BTreeMap<u16, Vec<NewData>>> {
     let mut flows: BTreeMap<u16, Flow> = BTreeMap::new();
-    let mut sent: BTreeMap<u16, Vec<NewData>> = BTreeMap::new();
     for segment in in_order_of_sending(segments, address) {
         if segment.source.0 == address {
             let port = segment.source.1;
             if segment.flags.contains(Flags::SYN) {
                 flows.insert(port, Flow::new(&segment));
-            } else if let Some(new) = flows.get_mut(&port).and_then(|flow| flow.sends(&segment)) {
-                sent.entry(port).or_default().push(new);
+            } else if let Some(flow) = flows.get_mut(&port) {
+                flow.sends(&segment);
             }
         } else if let Some(flow) = flows.get_mut(&segment.destination.1) {
             flow.hears(&segment);
         }
     }
-    sent
-}
-
-/// The same segments, those of the sender at the time when its TCP sent them.
-fn in_order_of_sending(segments: &[Segment], address: Ipv4Addr) -> Vec<Segment> {
-    let own = |segment: &&Segment| segment.source.0 == address;
-    // By port: the clock of the first segment, and when that clock stood at 0.
-    let mut zeros: BTreeMap<u16, (u32, i64)> = BTreeMap::new();
-    for segment in segments.iter().filter(own) {
-        let Some(clock) = segment.clock else { continue };
-        let (first, zero) = zeros.entry(segment.source.1).or_insert((clock, i64::MAX));
-        *zero = (*zero).min(segment.at_ns - elapsed_ns(*first, clock));
+    for (port, flow) in &flows {
+        let missing = flow.impossible;
+        ensure!(
+            missing == 0,
+            "port {port}: the receiver has {missing} bytes that the capture has not"
+        );
     }
-    let mut ordered = segments.to_vec();
-    for segment in ordered.iter_mut().filter(|segment| segment.source.0 == address) {
-        let zero = zeros.get(&segment.source.1).zip(segment.clock);
-        let Some((&(first, zero), clock)) = zero else { continue };
-        // The clock stood so until its next tick; later rather than sooner, or it would come before the ACK that let it go.
-        let sent_ns = zero + elapsed_ns(first, clock) + TICK_NS;
-        if segment.at_ns - sent_ns > HELD_UP_NS {
-            segment.at_ns = sent_ns;
-        }
-    }
-    ordered.sort_by_key(|segment| segment.at_ns);
-    ordered
-}
-
-/// From one stand of a clock to another, which may have wrapped.
-fn elapsed_ns(from: u32, to: u32) -> i64 {
-    i64::from(to.wrapping_sub(from).cast_signed()) * TICK_NS
+    Ok(flows.into_iter().map(|(port, flow)| (port, flow.sent)).collect())
 }
 
 /// The sender's side of a connection. Numbers are relative to its SYN.
@@ -116,19 +91,21 @@ struct Flow {
     initial: u32,
     una: u32,
     nxt: u32,
+    /// Behind the highest byte that the receiver is known to have.
+    highest: u32,
     /// Right edge that the receiver allows.
     edge: u32,
     peer_scale: u8,
     mss: u16,
     board: Scoreboard,
-    /// When it began.
-    syn_ns: i64,
-    /// Round trip of the handshake.
-    rtt_ns: Option<i64>,
-    /// When something was sent or heard last.
-    latest_ns: i64,
-    /// Nothing was heard since the latest probe.
-    has_probed: bool,
+    timing: Timing,
+    /// When the latest of what the receiver has was sent.
+    delivered_ns: i64,
+    /// Bytes that the receiver has, and that never came to the card.
+    impossible: u64,
+    /// Something was heard since the latest new data.
+    has_heard: bool,
+    sent: Vec<NewData>,
 }
 
 impl Flow {
@@ -137,74 +114,103 @@ impl Flow {
             initial: syn.sequence,
             una: 0,
             nxt: 1,
+            highest: 0,
             edge: 1,
             peer_scale: 0,
             mss: syn.mss.unwrap_or(DEFAULT_MSS),
             board: Scoreboard::default(),
-            syn_ns: syn.at_ns,
-            rtt_ns: None,
-            latest_ns: syn.at_ns,
-            has_probed: false,
+            timing: Timing::new(syn.at_ns),
+            delivered_ns: i64::MIN,
+            impossible: 0,
+            has_heard: true,
+            sent: Vec::new(),
         }
     }
 
-    fn sends(&mut self, segment: &Segment) -> Option<NewData> {
+    fn sends(&mut self, segment: &Segment) {
         let start = segment.sequence.wrapping_sub(self.initial);
         let end = start.wrapping_add(segment.len);
         if segment.len == 0 || end < start || end <= self.una {
-            return None;
-        }
-        let silence_ns = segment.at_ns - self.latest_ns;
-        self.latest_ns = segment.at_ns;
-        self.sends_again(start.max(self.una), end.min(self.nxt));
-        if end <= self.nxt {
-            return None;
-        }
-        let first = self.nxt.max(start);
-        let never_left = first - self.nxt;
-        self.board.never_left(self.nxt, first);
-        self.board.sent(first, end, false);
-        self.nxt = end;
-        let is_probe = self.is_probe(end - first, silence_ns);
-        self.has_probed |= is_probe;
-        Some(NewData {
-            at_ns: segment.at_ns,
-            len: u64::from(end - first),
-            flight: self.board.in_flight(),
-            window: self.edge.saturating_sub(self.una).into(),
-            mss: self.mss.into(),
-            is_probe,
-            never_left: u64::from(never_left),
-        })
-    }
-
-    /// Returns `true` if `len` bytes of new data after a silence can only be a tail loss probe: the application always has data, so
-    /// a sender that is silent has no window.
-    fn is_probe(&self, len: u32, silence_ns: i64) -> bool {
-        let waited = self.rtt_ns.is_some_and(|rtt_ns| silence_ns >= 2 * rtt_ns);
-        waited && !self.has_probed && len <= self.mss.into()
-    }
-
-    fn sends_again(&mut self, start: u32, end: u32) {
-        if start >= end {
             return;
         }
-        // The last segment is also sent again as a probe.
-        if start == self.una && end < self.nxt && self.board.is_believed_in_flight(start) {
-            self.board.lose_all();
+        let at_ns = segment.at_ns;
+        let waited = self.timing.sends(at_ns);
+        let unseen =
+            self.sends_again(start.max(self.una), end.min(self.nxt), at_ns, waited.for_timeout);
+        // What ends with the last byte, or begins behind it.
+        let is_last = end == self.nxt || start >= self.nxt;
+        let is_probe = waited.for_probe && is_last && segment.len <= self.mss.into();
+        if is_probe {
+            self.timing.probes(end);
         }
-        self.board.sent(start, end, true);
+        let (left_out, new) = self.goes_on(start, end, at_ns);
+        if unseen + new > 0 {
+            self.note(NewData {
+                at_ns,
+                len: unseen + new,
+                flight: self.board.in_flight(),
+                window: self.edge.saturating_sub(self.una).into(),
+                mss: self.mss.into(),
+                is_probe,
+                left_out,
+            });
+        }
+    }
+
+    /// What of the range lies behind all that was sent before, is new. Returns the bytes that are left out before it, and its own.
+    fn goes_on(&mut self, start: u32, end: u32, at_ns: i64) -> (u64, u64) {
+        if end <= self.nxt {
+            return (0, 0);
+        }
+        let first = self.nxt.max(start);
+        let left_out = first - self.nxt;
+        self.timing.sends_new(end, self.una == self.nxt, at_ns);
+        self.board.never_left(self.nxt, first, at_ns);
+        self.board.sent(first, end, at_ns, false);
+        self.nxt = end;
+        (left_out.into(), (end - first).into())
+    }
+
+    fn note(&mut self, new: NewData) {
+        if !self.has_heard
+            && let Some(latest) = self.sent.last_mut()
+        {
+            // More follows at once: there was a window.
+            latest.is_probe = false;
+        }
+        self.has_heard = false;
+        self.sent.push(new);
+    }
+
+    /// Bytes that were sent before are sent. Returns how many of them the network has not seen.
+    fn sends_again(&mut self, start: u32, end: u32, at_ns: i64, may_be_timeout: bool) -> u64 {
+        if start >= end {
+            return 0;
+        }
+        let is_first = start == self.una;
+        // The last segment is also sent again as a probe.
+        if is_first && end < self.nxt && self.board.is_believed_in_flight(start) {
+            if may_be_timeout {
+                self.board.lose_all();
+            } else {
+                self.board.lose_below(self.highest);
+            }
+        }
+        self.timing.sends_again(start, is_first, at_ns);
+        let unseen = self.board.unseen(start, end);
+        self.board.sent(start, end, at_ns, true);
+        unseen
     }
 
     fn hears(&mut self, segment: &Segment) {
         if !segment.flags.contains(Flags::ACK) {
             return;
         }
-        self.latest_ns = segment.at_ns;
-        self.has_probed = false;
+        let at_ns = segment.at_ns;
+        self.timing.hears(at_ns);
+        self.has_heard = true;
         let syn = segment.flags.contains(Flags::SYN);
         if syn {
-            self.rtt_ns = Some(segment.at_ns - self.syn_ns);
             self.peer_scale = segment.window_scale.unwrap_or(0).min(14);
             let options = if segment.clock.is_some() { TIMESTAMPS_LEN } else { 0 };
             self.mss = self.mss.min(segment.mss.unwrap_or(DEFAULT_MSS)).saturating_sub(options);
@@ -214,23 +220,33 @@ impl Flow {
             // Of what was never sent, or old.
             return;
         }
+        self.timing.acknowledged(ack, ack > self.una, at_ns);
         self.una = ack;
-        self.board.remove(0, ack);
+        self.delivered(0, ack, at_ns);
         let scale = if syn { 0 } else { self.peer_scale };
         self.edge = self.edge.max(ack.saturating_add(u32::from(segment.window) << scale));
         for block in &segment.sack {
             let relative = |number: u32| number.wrapping_sub(self.initial);
-            self.hears_of(relative(block.left), relative(block.right));
+            self.hears_of(relative(block.left), relative(block.right), at_ns);
         }
+        let margin_ns = self.timing.least_ns() / 4;
+        self.board.lose_sent_before(self.delivered_ns.saturating_sub(margin_ns));
     }
 
-    fn hears_of(&mut self, left: u32, right: u32) {
+    fn hears_of(&mut self, left: u32, right: u32, at_ns: i64) {
         // D-SACK (RFC 2883) speaks of what is below; and nothing unsent can have come.
         if left >= right || left < self.una || right > self.nxt {
             return;
         }
-        self.board.remove(left, right);
+        self.delivered(left, right, at_ns);
         self.board.lose_below(right.saturating_sub(DUP_THRESH * u32::from(self.mss)));
+    }
+
+    fn delivered(&mut self, start: u32, end: u32, at_ns: i64) {
+        self.highest = self.highest.max(end);
+        let delivered = self.board.delivered(start, end, at_ns, self.timing.least_ns());
+        self.delivered_ns = self.delivered_ns.max(delivered.sent_ns.unwrap_or(i64::MIN));
+        self.impossible += delivered.impossible;
     }
 }
 
@@ -244,6 +260,7 @@ mod tests {
     const PEER: (Ipv4Addr, u16) = (Ipv4Addr::new(10, 0, 0, 2), 80);
     /// Numbers wrap inside the flow.
     const INITIAL: u32 = u32::MAX - 100;
+    const MS: i64 = 1_000_000;
 
     fn segment(at_ns: i64, source: (Ipv4Addr, u16), flags: Flags) -> Segment {
         let destination = if source == GUEST { PEER } else { GUEST };
@@ -283,12 +300,13 @@ mod tests {
             clock: Some(1),
             ..segment(0, PEER, Flags(Flags::SYN.0 | Flags::ACK.0))
         };
-        vec![Segment { mss: Some(1400), ..segment(0, GUEST, Flags::SYN) }, syn_ack]
+        // A round trip that is long beside the times below.
+        vec![Segment { mss: Some(1400), ..segment(-4000, GUEST, Flags::SYN) }, syn_ack]
     }
 
     /// ACKs come right after what is before them.
     fn in_time(mut segments: Vec<Segment>) -> Vec<Segment> {
-        let mut now = 0;
+        let mut now = i64::MIN;
         for segment in &mut segments {
             segment.at_ns = segment.at_ns.max(now);
             now = segment.at_ns;
@@ -297,42 +315,45 @@ mod tests {
     }
 
     fn flights(after: Vec<Segment>) -> Vec<(i64, u64, u64)> {
-        let sent = new_data(&in_time([handshake(), after].concat()), GUEST.0);
+        let sent = new_data(&in_time([handshake(), after].concat()), GUEST.0).unwrap();
         let sent = sent.get(&GUEST.1).cloned().unwrap_or_default();
         sent.iter().map(|new| (new.at_ns, new.len, new.flight)).collect()
     }
 
     #[test]
     fn acknowledged_and_reported_bytes_are_not_in_flight() {
+        // All in one moment: none was sent long before another one.
         let seen = flights(vec![
             data(1, 1, 100),
-            data(2, 101, 100),
+            data(1, 101, 100),
             ack(101, &[]),
-            data(3, 201, 50),
+            data(1, 201, 50),
             ack(101, &[(201, 251)]),
-            data(4, 251, 50),
+            data(1, 251, 50),
             // The same block again, and one that joins it.
             ack(101, &[(201, 251), (251, 301)]),
-            data(5, 301, 10),
+            data(1, 301, 10),
             ack(251, &[(251, 301)]),
-            data(6, 311, 10),
+            data(1, 311, 10),
         ]);
         let expected =
-            [(1, 100, 100), (2, 100, 200), (3, 50, 150), (4, 50, 150), (5, 10, 110), (6, 10, 20)];
+            [(1, 100, 100), (1, 100, 200), (1, 50, 150), (1, 50, 150), (1, 10, 110), (1, 10, 20)];
         assert_eq!(seen, expected);
     }
 
     #[test]
     fn what_is_sent_again_is_not_new() {
-        // The first bytes are sent again for no reason that was heard of: a timeout, all is lost.
+        // The first bytes are sent again after a long time: a timeout, all is lost.
+        let late = 300 * MS;
         let seen = flights(vec![
             data(1, 1, 100),
             data(2, 101, 100),
-            data(3, 1, 100),
-            data(4, 201, 100),
-            data(5, 51, 300),
+            data(late, 1, 100),
+            data(late + 1, 201, 100),
+            data(late + 2, 51, 300),
         ]);
-        assert_eq!(seen, [(1, 100, 100), (2, 100, 200), (4, 100, 200), (5, 50, 350)]);
+        let expected = [(1, 100, 100), (2, 100, 200), (late + 1, 100, 200), (late + 2, 50, 350)];
+        assert_eq!(seen, expected);
         let probe = flights(vec![data(1, 1, 100), data(2, 1, 100), data(3, 101, 100)]);
         assert_eq!(probe, [(1, 100, 100), (3, 100, 200)]);
     }
@@ -359,66 +380,129 @@ mod tests {
         assert_eq!(flights[5..], [flight(3), flight(5)]);
     }
 
-    #[test]
-    fn what_waited_below_tcp_counts_when_it_was_sent() {
-        let ms = TICK_NS;
-        let stamped =
-            |at: i64, clock: u32, from| Segment { clock: Some(clock), ..data(at * ms, from, 10) };
-        let syn = |segment: Segment| Segment { clock: Some(u32::MAX), ..segment };
-        let mut all = handshake();
-        all[0] = syn(all[0].clone());
-        // The clock wraps; the third was sent at 3 ms and left at 900 ms.
-        all.extend([
-            stamped(1, 0, 1),
-            stamped(3, 2, 11),
-            stamped(900, 2, 21),
-            stamped(900, 899, 31),
-        ]);
-        let sent = &new_data(&all, GUEST.0)[&GUEST.1];
-        let times: Vec<i64> = sent.iter().map(|new| new.at_ns / ms).collect();
-        assert_eq!(times, [1, 3, 4, 900]);
-    }
-
     /// The link of a card whose switch has died is down: 300 bytes are dropped in the guest.
     #[test]
-    fn what_the_card_never_had_is_neither_new_nor_in_flight() {
+    fn what_the_card_never_had_is_in_no_flight_and_new_when_it_comes() {
         let segments = vec![
             data(1, 1, 100),
             data(2, 401, 100),
-            ack(1, &[]),
             data(3, 501, 100),
-            // Sent again by a timeout, as the sender believes that it is in flight.
-            ack(101, &[]),
-            data(4, 101, 100),
+            ack(101, &[(401, 501)]),
+            // Not all of it is sent again at once.
+            data(4, 101, 200),
             data(5, 601, 10),
         ];
-        let sent = new_data(&in_time([handshake(), segments.clone()].concat()), GUEST.0);
-        let never_left = sent[&GUEST.1].iter().map(|new| new.never_left);
-        assert_eq!(never_left.collect::<Vec<_>>(), [0, 300, 0, 0]);
-        let seen = flights(segments);
-        assert_eq!(seen, [(1, 100, 100), (2, 100, 200), (3, 100, 300), (5, 10, 110)]);
+        let sent =
+            &new_data(&in_time([handshake(), segments].concat()), GUEST.0).unwrap()[&GUEST.1];
+        let seen: Vec<_> =
+            sent.iter().map(|new| (new.at_ns, new.len, new.flight, new.left_out)).collect();
+        let expected = [
+            (1, 100, 100, 0),
+            (2, 100, 200, 300),
+            (3, 100, 300, 0),
+            (4, 200, 300, 0),
+            (5, 10, 310, 0),
+        ];
+        assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn a_receiver_that_has_what_the_card_never_had_is_an_error() {
+        for heard in [ack(450, &[]), ack(1, &[(300, 450)])] {
+            let all = in_time([handshake(), vec![data(1, 401, 100), heard]].concat());
+            let error = new_data(&all, GUEST.0).unwrap_err().to_string();
+            assert!(error.starts_with("port 5000: the receiver has "), "{error}");
+        }
+    }
+
+    /// A path with a round trip of 20 ms, and what is sent and heard at ms of it.
+    fn probes(after: &[(i64, Segment)]) -> Vec<i64> {
+        let mut all = handshake();
+        all[1].at_ns = 20 * MS;
+        let timed =
+            |(at_ms, segment): &(i64, Segment)| Segment { at_ns: at_ms * MS, ..segment.clone() };
+        all.extend(after.iter().map(timed));
+        let sent = &new_data(&all, GUEST.0).unwrap()[&GUEST.1];
+        sent.iter().filter(|new| new.is_probe).map(|new| new.at_ns / MS).collect()
     }
 
     #[test]
     fn a_lone_segment_after_a_silence_is_a_probe() {
+        let alone = [
+            (21, data(0, 1, 1388)),
+            (40, data(0, 1389, 1388)),
+            (80, data(0, 2777, 1388)),
+            (150, ack(1389, &[])),
+            (200, data(0, 4165, 1388)),
+            (210, ack(5553, &[])),
+            (300, data(0, 5553, 1388)),
+        ];
+        assert_eq!(probes(&alone), [80, 300], "one until it is acknowledged");
+        let more = [(21, data(0, 1, 1388)), (80, data(0, 1389, 1388)), (81, data(0, 2777, 1388))];
+        assert!(probes(&more).is_empty(), "more follows");
+        let long = [(21, data(0, 1, 1388)), (80, data(0, 1389, 1389))];
+        assert!(probes(&long).is_empty(), "too long");
+        let again = [(21, data(0, 1, 1388)), (80, data(0, 1, 1388)), (150, data(0, 1389, 1388))];
+        assert!(probes(&again).is_empty(), "the first was sent again as a probe");
+    }
+
+    #[test]
+    fn a_flood_after_a_gap_and_a_probe_is_seen() {
         let mut all = handshake();
-        all[1].at_ns = 10;
-        let heard = |at_ns, number| Segment { at_ns, ..ack(number, &[]) };
+        all[1].at_ns = 20 * MS;
+        let sent = |at_ms, from, len| Segment { at_ns: at_ms * MS, ..data(0, from, len) };
         all.extend([
-            data(11, 1, 1388),
-            data(30, 1389, 1388),
-            // 20 are two round trips.
-            data(50, 2777, 1388),
-            data(80, 4165, 1388),
-            heard(85, 2777),
-            data(104, 5553, 1388),
-            data(125, 6941, 1389),
-            heard(130, 2777),
-            data(151, 8330, 1388),
+            sent(21, 1, 100),
+            // Left out: 10 000 bytes. Then a probe, and all that was left out.
+            sent(300, 10_101, 100),
+            Segment { at_ns: 320 * MS, ..ack(101, &[(10_101, 10_201)]) },
+            sent(321, 101, 10_000),
         ]);
-        let sent = &new_data(&all, GUEST.0)[&GUEST.1];
-        let probes: Vec<_> = sent.iter().filter(|new| new.is_probe).map(|new| new.at_ns).collect();
-        assert_eq!(probes, [50, 151]);
+        let flow = &new_data(&all, GUEST.0).unwrap()[&GUEST.1];
+        let seen: Vec<_> = flow.iter().map(|new| (new.len, new.flight, new.is_probe)).collect();
+        assert_eq!(seen, [(100, 100, false), (100, 200, true), (10_000, 10_000, false)]);
+    }
+
+    #[test]
+    fn what_was_sent_before_what_has_come_is_lost() {
+        let mss = 1388;
+        let mut all = handshake();
+        all[1].at_ns = 20 * MS;
+        let sent = |at_ms, index: u32, count: u32| Segment {
+            at_ns: at_ms * MS,
+            ..data(0, 1 + index * mss, count * mss)
+        };
+        all.extend([
+            sent(21, 0, 2),
+            sent(40, 2, 2),
+            // The second pair has come: the first was sent long before it.
+            Segment { at_ns: 61 * MS, ..ack(1, &[(1 + 2 * mss, 1 + 4 * mss)]) },
+            sent(62, 4, 1),
+        ]);
+        let flow = &new_data(&all, GUEST.0).unwrap()[&GUEST.1];
+        let flights: Vec<u64> = flow.iter().map(|new| new.flight / u64::from(mss)).collect();
+        assert_eq!(flights, [2, 4, 1]);
+    }
+
+    /// Sent again so soon, the first bytes are lost by RACK, and not all by a timeout.
+    #[test]
+    fn only_a_timer_loses_all() {
+        let resent_at = |at_ms| {
+            let mut all = handshake();
+            all[1].at_ns = 20 * MS;
+            let sent = |at_ms, from, len| Segment { at_ns: at_ms * MS, ..data(0, from, len) };
+            all.extend([
+                sent(21, 1, 100),
+                sent(21, 101, 100),
+                sent(21, 201, 100),
+                Segment { at_ns: 41 * MS, ..ack(1, &[(101, 201)]) },
+                sent(at_ms, 1, 100),
+                sent(at_ms, 301, 10),
+            ]);
+            new_data(&all, GUEST.0).unwrap()[&GUEST.1].last().unwrap().flight
+        };
+        assert_eq!(resent_at(50), 210);
+        assert_eq!(resent_at(250), 110);
     }
 
     #[test]
@@ -430,13 +514,13 @@ mod tests {
             data(2, 101, 100),
         ]);
         assert_eq!(seen, [(1, 100, 100), (2, 100, 200)]);
-        assert!(new_data(&[data(1, 1, 100)], GUEST.0).is_empty(), "no SYN");
+        assert!(new_data(&[data(1, 1, 100)], GUEST.0).unwrap().is_empty(), "no SYN");
     }
 
     #[test]
     fn the_window_is_scaled_but_for_that_of_the_syn() {
         let all = [handshake(), vec![data(1, 1, 10), ack(11, &[]), data(2, 11, 10)]].concat();
-        let sent = &new_data(&in_time(all), GUEST.0)[&GUEST.1];
+        let sent = &new_data(&in_time(all), GUEST.0).unwrap()[&GUEST.1];
         assert_eq!(sent.iter().map(|new| new.window).collect::<Vec<_>>(), [1000, 4000]);
         assert_eq!(sent[0].mss, 1388);
     }

@@ -22,7 +22,9 @@
 
 mod capture;
 mod flight;
+mod order;
 mod scoreboard;
+mod timing;
 mod window;
 
 use std::net::Ipv4Addr;
@@ -102,8 +104,10 @@ struct Above {
     late_bytes: u64,
     /// `bytes` by the receiver's window in force.
     windows: f64,
-    /// Bytes that the connection has sent, and that never left the guest: its card had no link.
-    never_left: u64,
+    /// Bytes that the connection has sent, and that had not come to the card when it went on behind them.
+    left_out: u64,
+    /// Tail loss probes, which may exceed any window.
+    probes: u64,
 }
 
 impl RealScenario for SwitchKilled {
@@ -183,7 +187,8 @@ impl SwitchKilled {
         let windows = window::end_trace(agent)?;
         let file = end_capture(agent, &tcpdump)?;
         let address: Ipv4Addr = Network::Floodway.guest_address(0)?.parse()?;
-        let sent = flight::new_data(&capture::segments(&file)?, address);
+        let sent =
+            flight::new_data(&capture::segments(&file)?, address).context("the guest's capture")?;
         let above = sent.iter().filter_map(|(port, sent)| {
             above_shadow(sent, windows.get(port).map_or(&[][..], Vec::as_slice), killed_ns)
         });
@@ -290,7 +295,8 @@ fn above_shadow(sent: &[NewData], windows: &[Window], killed_ns: i64) -> Option<
             continue;
         }
         any = true;
-        above.never_left += new.never_left;
+        above.left_out += new.left_out;
+        above.probes += u64::from(new.is_probe);
         // One that is not known at all allows nothing.
         let shadow = window::shadow(windows, new.at_ns).unwrap_or(0);
         let bytes = new.flight.saturating_sub(shadow * new.mss).min(new.len);
@@ -332,8 +338,12 @@ impl Report {
         }
         let flooding = self.cycles.iter().map(|(_, cycle)| cycle.flooding).fold(1.0, f64::min);
         measured.add_value("flows flooding at the kill, least share", "x", flooding);
-        let losses = self.link_losses as f64;
-        measured.add_value("losses of the link of the guest's card", "times", losses);
+        let losses = self.link_losses as f64 / self.cycles.len().max(1) as f64;
+        measured.add_value(
+            "losses of the link of the guest's card, for each kill",
+            "times",
+            losses,
+        );
         let streams = |of: fn(&Outcome) -> u64| {
             self.cycles.iter().map(|(_, cycle)| of(&cycle.streams)).sum::<u64>() as f64
         };
@@ -361,7 +371,9 @@ impl Report {
         worst("most sent above it", "KB", &|above| above.bytes as f64 / 1e3);
         worst("most sent above it, in windows", "x", &|above| above.windows);
         worst("most sent above it after 300 ms", "KB", &|above| above.late_bytes as f64 / 1e3);
-        worst("most that never left the guest", "KB", &|above| above.never_left as f64 / 1e3);
+        worst("most left out", "KB", &|above| above.left_out as f64 / 1e3);
+        let probes: u64 = all.iter().map(|above| above.probes).sum();
+        measured.add_value(format!("{prefix}/tail loss probes"), "probes", probes as f64);
         measured.add_value(format!("{prefix}/connections"), "connections", all.len() as f64);
     }
 }

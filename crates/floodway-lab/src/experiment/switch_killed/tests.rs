@@ -58,7 +58,7 @@ fn a_quick_run_kills_less_often_and_says_so() {
 
 fn new(after_kill_ms: i64, len: u64, flight: u64) -> NewData {
     let at_ns = KILLED + after_kill_ms * MS;
-    NewData { at_ns, len, flight, window: 400_000, mss: 1000, is_probe: false, never_left: 0 }
+    NewData { at_ns, len, flight, window: 400_000, mss: 1000, is_probe: false, left_out: 0 }
 }
 
 fn window(after_kill_ms: i64, segments: u64) -> Window {
@@ -71,7 +71,7 @@ fn only_what_exceeds_the_shadow_window_counts() {
     let sent = [
         new(-5, 900, 900_000),
         new(150, 1000, 50_000),
-        NewData { never_left: 7000, ..new(200, 100_000, 251_000) },
+        NewData { left_out: 7000, ..new(200, 100_000, 251_000) },
         new(290, 1000, 80_000),
         new(340, 1000, 60_000),
         NewData { is_probe: true, ..new(350, 1000, 200_000) },
@@ -79,8 +79,14 @@ fn only_what_exceeds_the_shadow_window_counts() {
         new(390, 1000, 999_000),
     ];
     let above = above_shadow(&sent, &windows, KILLED).unwrap();
-    let expected =
-        Above { until_ms: 290.0, bytes: 101_000, late_bytes: 0, windows: 0.2525, never_left: 7000 };
+    let expected = Above {
+        until_ms: 290.0,
+        bytes: 101_000,
+        late_bytes: 0,
+        windows: 0.2525,
+        left_out: 7000,
+        probes: 1,
+    };
     assert_eq!(above, expected);
 }
 
@@ -110,5 +116,5 @@ fn a_connection_that_sent_nothing_new_shows_nothing() {
     };
     assert_eq!(row("restart after 0 ms/longest time to the shadow window"), Some(None));
     assert_eq!(row("restart after 0 ms/connections"), Some(Some(0.0)));
-    assert_eq!(row("losses of the link of the guest's card"), Some(Some(0.0)));
+    assert_eq!(row("losses of the link of the guest's card, for each kill"), Some(Some(0.0)));
 }
