@@ -184,7 +184,8 @@ mod tests {
         }
         let mut all: Vec<String> =
             variants(&parent).iter().map(|(variant, _)| kebab(variant)).collect();
-        (all.sort(), kinds_seen.sort());
+        all.sort();
+        kinds_seen.sort();
         assert_eq!(all, kinds_seen);
     }
 
