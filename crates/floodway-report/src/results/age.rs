@@ -77,7 +77,7 @@ pub fn commits_since(root: &Path, run: &Run) -> Result<u64> {
     String::from_utf8_lossy(&output.stdout).trim().parse().context("git printed no number")
 }
 
-/// Returns the `kind` that an experiment's file says; none if there is no file that does, or it is not a kind that is known here.
+/// Returns the `kind` in an experiment's file; `None` if there is no such file, or the kind is unknown here.
 fn kind(file: &Path) -> Option<&'static str> {
     let text = std::fs::read_to_string(file).ok()?;
     let value = text.lines().find_map(|line| line.strip_prefix("kind = \""))?;
@@ -86,7 +86,7 @@ fn kind(file: &Path) -> Option<&'static str> {
     known.copied().find(named)
 }
 
-/// Returns what git is told to leave out: modules that an experiment of this kind does not run. Nothing if the kind is not known.
+/// Returns pathspecs that exclude the modules which an experiment of this kind does not run; none if the kind is unknown.
 fn not_of(kind: Option<&str>) -> Vec<String> {
     let Some(kind) = kind else { return Vec::new() };
     let others = OF_KINDS.iter().filter(|(_, kinds)| !kinds.contains(&kind));

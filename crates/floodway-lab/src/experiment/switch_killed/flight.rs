@@ -11,12 +11,12 @@
 //!   lost (RFC 6298; Linux marks all); if it cannot have ([`Timing`]), what lies below the highest SACK is;
 //! - what is sent again is in flight again.
 //!
-//! What the sender leaves out, it has sent before, and the card never had it: QEMU takes down the link of a card whose
+//! If the sender goes on behind bytes that the capture has not, it has sent them and the card never got them: QEMU takes down the link of a card whose
 //! switch has died, and Linux drops what goes out to a card without a link. The sender believes these bytes in flight until it learns
 //! that they are lost; the network has not seen them, so they are in no flight here. When they come to the card they are new to the network, and are looked at as new data
 //! are. A receiver that has them all the same proves that the capture has gaps.
 //!
-//! A *tail loss probe* of new data is told apart ([`NewData::is_probe`]), unless more new data follow before something is heard.
+//! New data that can be a *tail loss probe* is marked ([`NewData::is_probe`]); the mark is removed if more new data follow before anything is heard.
 //!
 //! Sequence numbers count from the SYN's, so a flow may carry up to 4 GB.
 
@@ -157,7 +157,7 @@ impl Flow {
         }
     }
 
-    /// What of the range lies behind all that was sent before, is new. Returns the bytes that are left out before it, and its own.
+    /// Takes in what of a segment lies above `nxt`. Returns the bytes that are left out below it, and how many are new.
     fn goes_on(&mut self, start: u32, end: u32, at_ns: i64) -> (u64, u64) {
         if end <= self.nxt {
             return (0, 0);
@@ -182,7 +182,7 @@ impl Flow {
         self.sent.push(new);
     }
 
-    /// Bytes that were sent before are sent. Returns how many of them the network has not seen.
+    /// Takes in what of a segment was sent before. Returns how many of these bytes the network has not seen.
     fn sends_again(&mut self, start: u32, end: u32, at_ns: i64, may_be_timeout: bool) -> u64 {
         if start >= end {
             return 0;
@@ -415,14 +415,18 @@ mod tests {
         }
     }
 
-    /// A path with a round trip of 20 ms, and what is sent and heard at ms of it.
-    fn probes(after: &[(i64, Segment)]) -> Vec<i64> {
+    /// What is new on a path with a round trip of 20 ms, of what is sent and heard at these times in ms.
+    fn new_on_path(after: &[(i64, Segment)]) -> Vec<NewData> {
         let mut all = handshake();
         all[1].at_ns = 20 * MS;
         let timed =
             |(at_ms, segment): &(i64, Segment)| Segment { at_ns: at_ms * MS, ..segment.clone() };
         all.extend(after.iter().map(timed));
-        let sent = &new_data(&all, GUEST.0).unwrap()[&GUEST.1];
+        new_data(&all, GUEST.0).unwrap().remove(&GUEST.1).unwrap()
+    }
+
+    fn probes(after: &[(i64, Segment)]) -> Vec<i64> {
+        let sent = new_on_path(after);
         sent.iter().filter(|new| new.is_probe).map(|new| new.at_ns / MS).collect()
     }
 
@@ -448,61 +452,48 @@ mod tests {
 
     #[test]
     fn a_flood_after_a_gap_and_a_probe_is_seen() {
-        let mut all = handshake();
-        all[1].at_ns = 20 * MS;
-        let sent = |at_ms, from, len| Segment { at_ns: at_ms * MS, ..data(0, from, len) };
-        all.extend([
-            sent(21, 1, 100),
-            // Left out: 10 000 bytes. Then a probe, and all that was left out.
-            sent(300, 10_101, 100),
-            Segment { at_ns: 320 * MS, ..ack(101, &[(10_101, 10_201)]) },
-            sent(321, 101, 10_000),
+        let sent = new_on_path(&[
+            (21, data(0, 1, 100)),
+            // 10 000 bytes are left out. Then a probe, and all that was left out.
+            (300, data(0, 10_101, 100)),
+            (320, ack(101, &[(10_101, 10_201)])),
+            (321, data(0, 101, 10_000)),
         ]);
-        let flow = &new_data(&all, GUEST.0).unwrap()[&GUEST.1];
-        let seen: Vec<_> = flow.iter().map(|new| (new.len, new.flight, new.is_probe)).collect();
+        let seen: Vec<_> = sent.iter().map(|new| (new.len, new.flight, new.is_probe)).collect();
         assert_eq!(seen, [(100, 100, false), (100, 200, true), (10_000, 10_000, false)]);
     }
 
     #[test]
     fn what_was_sent_before_what_has_come_is_lost() {
         let mss = 1388;
-        let mut all = handshake();
-        all[1].at_ns = 20 * MS;
-        let sent = |at_ms, index: u32, count: u32| Segment {
-            at_ns: at_ms * MS,
-            ..data(0, 1 + index * mss, count * mss)
-        };
-        all.extend([
-            sent(21, 0, 2),
-            sent(40, 2, 2),
+        let segments = |index: u32, count: u32| data(0, 1 + index * mss, count * mss);
+        let sent = new_on_path(&[
+            (21, segments(0, 2)),
+            (40, segments(2, 2)),
             // The second pair has come: the first was sent long before it.
-            Segment { at_ns: 61 * MS, ..ack(1, &[(1 + 2 * mss, 1 + 4 * mss)]) },
-            sent(62, 4, 1),
+            (61, ack(1, &[(1 + 2 * mss, 1 + 4 * mss)])),
+            (62, segments(4, 1)),
         ]);
-        let flow = &new_data(&all, GUEST.0).unwrap()[&GUEST.1];
-        let flights: Vec<u64> = flow.iter().map(|new| new.flight / u64::from(mss)).collect();
+        let flights: Vec<u64> = sent.iter().map(|new| new.flight / u64::from(mss)).collect();
         assert_eq!(flights, [2, 4, 1]);
     }
 
     /// Sent again so soon, the first bytes are lost by RACK, and not all by a timeout.
     #[test]
     fn only_a_timer_loses_all() {
-        let resent_at = |at_ms| {
-            let mut all = handshake();
-            all[1].at_ns = 20 * MS;
-            let sent = |at_ms, from, len| Segment { at_ns: at_ms * MS, ..data(0, from, len) };
-            all.extend([
-                sent(21, 1, 100),
-                sent(21, 101, 100),
-                sent(21, 201, 100),
-                Segment { at_ns: 41 * MS, ..ack(1, &[(101, 201)]) },
-                sent(at_ms, 1, 100),
-                sent(at_ms, 301, 10),
+        let flight_when_resent_at = |at_ms| {
+            let sent = new_on_path(&[
+                (21, data(0, 1, 100)),
+                (21, data(0, 101, 100)),
+                (21, data(0, 201, 100)),
+                (41, ack(1, &[(101, 201)])),
+                (at_ms, data(0, 1, 100)),
+                (at_ms, data(0, 301, 10)),
             ]);
-            new_data(&all, GUEST.0).unwrap()[&GUEST.1].last().unwrap().flight
+            sent.last().unwrap().flight
         };
-        assert_eq!(resent_at(50), 210);
-        assert_eq!(resent_at(250), 110);
+        assert_eq!(flight_when_resent_at(50), 210);
+        assert_eq!(flight_when_resent_at(250), 110);
     }
 
     #[test]

@@ -56,7 +56,7 @@ impl Scoreboard {
         self.set(start, end, at_ns, State::NeverLeft { lost: false });
     }
 
-    /// The receiver has said at `now_ns` that it has these bytes. What was sent again less than `least_ns` before was on its way for the first time.
+    /// The receiver has acknowledged these bytes at `now_ns`, by number or SACK. Where they were sent again less than `least_ns` ago, the ACK is for the first transmission (RFC 8985, section 6.2).
     pub fn delivered(&mut self, start: u32, end: u32, now_ns: i64, least_ns: i64) -> Delivered {
         let mut delivered = Delivered::default();
         for (from, range) in self.take(start, end) {
