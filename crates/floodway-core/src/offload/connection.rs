@@ -1,5 +1,6 @@
 //! The two machines of a connection whose handshake is done.
 
+use super::delivered::{Passed, Undelivered};
 use super::guest::GuestState;
 use super::port::OffloadShared;
 use super::receiver::Receiver;
@@ -32,7 +33,8 @@ impl<B: 'static> Connection<B> {
         if is_special {
             self.rx.keep_silent();
         } else if port.guest == GuestState::Running {
-            port.undelivered = Some((id, (segment.seq, segment.end())));
+            let passed = Passed::OutOfOrder { start: segment.seq, end: segment.end() };
+            port.undelivered = Some(Undelivered { flow: id, passed });
         }
     }
 }

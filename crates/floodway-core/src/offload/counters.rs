@@ -105,7 +105,7 @@ counters! {
         early_sacks,
         /// Acknowledgements of the guest that said nothing new.
         absorbed_acks,
-        /// Bytes acknowledged for the guest.
+        /// Bytes acknowledged for the guest, those included whose acknowledgement was withdrawn.
         acknowledged_bytes,
         /// Kept frames that were delivered again.
         redelivered,
@@ -123,6 +123,8 @@ counters! {
         rx_to_no_buffer,
         /// Receive side: transitions to `UNEXPECTED_SEQ`.
         rx_to_unexpected_seq,
+        /// Receive side: segments whose acknowledgement was withdrawn before it left, because the guest's queue had no room for them.
+        rx_withdrawn,
     }
 }
 

@@ -6,6 +6,7 @@ use floodway_wire::tcp::options::Timestamps;
 use super::acceptance::edit_to_advertised;
 use super::age::Age;
 use super::connection::Connection;
+use super::delivered::{Passed, Undelivered};
 use super::flow::{Flow, OVER, Outcome, Phase};
 use super::journal::FlowPlace;
 use super::port::Call;
@@ -307,7 +308,12 @@ impl<B: 'static> Flow<B> {
             let Some(journal) = journal else { return Some(frame) };
             record(&mut **journal, place, flow, segment, sink.image(&frame)).then_some(frame)
         };
+        let before = connection.rx.told();
         let mut arrival = connection.rx.on_segment(segment, room, keep, call.now, &port.counters);
+        if connection.rx.acked != before.acked {
+            let passed = Passed::InOrder { before };
+            port.undelivered = Some(Undelivered { flow: call.id, passed });
+        }
         if matches!(arrival, Arrival::OutOfOrder | Arrival::Special) {
             let is_special = lacks_clock || arrival == Arrival::Special;
             connection.prepare_report(segment, is_special, call.id, port);

@@ -96,6 +96,16 @@ impl<B> Keeping<B> {
         self.kept.push_back(Kept { frame, end, charge, flags, has_timestamps });
         self.kept_bytes += charge;
     }
+
+    /// Gives up the frame that was kept last.
+    pub fn pop_latest(&mut self) {
+        if let Some(latest) = self.kept.pop_back() {
+            self.kept_bytes -= latest.charge;
+        }
+        if self.kept.is_empty() {
+            self.redeliver_at = Instant::NEVER;
+        }
+    }
 }
 
 impl<B: 'static> Poolable for Keeping<B> {

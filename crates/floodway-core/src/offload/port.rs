@@ -6,13 +6,13 @@ use floodway_wire::FiveTuple;
 
 use super::config::{Config, EarlyAck};
 use super::counters::CounterCells;
+use super::delivered::Undelivered;
 use super::grant::Pool;
 use super::guest::GuestState;
 use super::journal::Recorder;
 use super::sender::{Env, Outgoing};
 use super::sink::{Link, Sink};
 use crate::histogram::DurationHistogram;
-use crate::seq::Seq;
 use crate::tables::flow_table::FlowId;
 use crate::tcp::Segment;
 use crate::time::{Duration, Instant};
@@ -47,8 +47,8 @@ pub(super) struct OffloadShared {
     pub kept: u32,
     /// Bytes acknowledged to the guest that their peers have not acknowledged.
     pub owed: u64,
-    /// What came out of order in the latest segment for the guest, if a [report](super::reports) of it waits for its delivery.
-    pub undelivered: Option<(FlowId, (Seq, Seq))>,
+    /// The latest segment for the guest, if what its peer is told waits for its delivery.
+    pub undelivered: Option<Undelivered>,
     /// Flows with something to send at the end of the batch.
     pub flagged: Vec<FlowId>,
     /// Flows that wait for room in the budget.

@@ -1,10 +1,10 @@
 //! The receive side of a flow: acknowledges for a guest that waits for its CPU.
 //!
 //! # Theory of operation
-//! In-order data is acknowledged when it is delivered to the guest's queue, in the guest's name, so
+//! In-order data is acknowledged when it is [delivered](super::delivered) to the guest's queue, in the guest's name, so
 //! that its peer goes on at the pace of the network (vSnoop; vFlood section 6). States:
 //! - `ACTIVE`: in-order data is kept and acknowledged.
-//! - `NO_BUFFER`: no room to keep more, or beyond the guest's window. Data passes unacknowledged until
+//! - `NO_BUFFER`: no room to keep more, here or in the guest's queue, or beyond the guest's window. Data passes unacknowledged until
 //!   the guest has acknowledged all that came.
 //! - `UNEXPECTED_SEQ`: data came out of order or overlaps what came in order, or it came with something that only the guest can answer: a change of CE, CWR, or
 //!   an option that the switch does not know. The guest deals with it, SACK, echo and all, until it has acknowledged the
@@ -79,6 +79,15 @@ pub(super) struct Receiver<B> {
     /// An ACK has to leave at the end of the batch.
     pub ack_due: bool,
     echo: Echo,
+}
+
+/// What the peer is told of what came from it, and what it was heard to say.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Told {
+    pub acked: Seq,
+    ack_due: bool,
+    ts_recent: u32,
+    peer: PeerSide,
 }
 
 /// What becomes of a segment from the peer.
@@ -429,6 +438,30 @@ impl<B: 'static> Receiver<B> {
             self.ts_recent = timestamps.value;
         }
         self.ack_due = true;
+    }
+
+    /// What the peer is told now.
+    #[inline]
+    pub fn told(&self) -> Told {
+        let Self { acked, ack_due, ts_recent, peer, .. } = *self;
+        Told { acked, ack_due, ts_recent, peer }
+    }
+
+    /// The segment that was acknowledged last has not got into the guest's queue ([`super::delivered`]); `before` is what the peer was told until then. If its
+    /// acknowledgement has left, it stays kept.
+    pub fn on_dropped(&mut self, before: Told, counters: &CounterCells) {
+        let Some(keeping) = self.keeping.get_mut() else { return };
+        let has_left = !self.ack_due || keeping.repeat.is_some();
+        if has_left {
+            keeping.recover = keeping.kept.back().map(|last| last.end);
+            return;
+        }
+        keeping.pop_latest();
+        let Told { acked, ack_due, ts_recent, peer } = before;
+        (self.acked, self.rcv_nxt, self.ack_due) = (acked, acked, ack_due);
+        (self.ts_recent, self.peer) = (ts_recent, peer);
+        counters.rx_withdrawn().add(1);
+        self.enter(RxState::NoBuffer, counters);
     }
 
     /// Takes in what a segment of the guest says of this side.

@@ -1,8 +1,8 @@
 //! What is kept of what was acknowledged for a guest, and how it is delivered again (rule R1 of [`super::receiver`]).
 //!
 //! # Theory of operation
-//! A frame is kept from its acknowledgement by the switch until that by the guest. The guest may have lost it in between: its
-//! receive queue was full, or the frame was dropped with its rings. It is delivered again
+//! A frame is kept from its acknowledgement by the switch until that by the guest. The guest may have lost it in between: the
+//! frame was dropped with its rings, or the guest had no memory for it. It is delivered again
 //! - when the guest asks for it, by three duplicate ACKs, or by one with SACK blocks. What it acknowledges next then ends where the next
 //!   gap begins, as with a NewReno sender (RFC 6582);
 //! - when the guest has acknowledged nothing for [`REDELIVERY`], doubled each time;

@@ -65,12 +65,12 @@ fn both_ends_of_a_connection_whose_guest_was_owed_bytes_are_reset() {
     world.run_for(MS(50));
     world.transfer_some(5_000, 20_000);
     world.deschedule_guest();
-    world.queue_drops = 1000;
+    world.guest_drops = 1000;
     world.peer.write(30_000, world.now);
     world.run_for(MS(5));
     assert!(world.switch.offload.used().1 > 0, "bytes are kept");
     world.lose_queue();
-    world.queue_drops = 0;
+    world.guest_drops = 0;
     forget(&mut world);
     world.reschedule_guest();
     world.peer.write(1_000, world.now);

@@ -198,8 +198,9 @@ fn what_passes_by_does_no_harm() {
 /// R1: what was acknowledged reaches a guest that loses frames.
 #[test]
 fn what_was_acknowledged_is_delivered() {
-    check((setup(30), 1..100_u32, 1..300_000_i64), |(mut setup, drops, down)| {
-        setup.queue_drops = drops;
+    let drops = (0..100_u32, 1..100_u32);
+    check((setup(30), drops, 1..300_000_i64), |(mut setup, drops, down)| {
+        (setup.queue_drops, setup.guest_drops) = drops;
         let mut world = start("r1", setup, true);
         world.transfer(1000, down, LONG);
     });

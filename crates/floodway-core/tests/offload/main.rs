@@ -12,6 +12,7 @@ mod early_ack_hostile;
 mod early_sack;
 mod forgotten;
 mod found;
+mod full_queue;
 mod guest_repairs;
 mod handshake;
 mod harness;

@@ -128,7 +128,7 @@ fn what_comes_twice_is_answered_with_a_dsack() {
         let mut setup = Setup { name: "dsack-down", ..Setup::default() };
         setup.guest.sack = sack;
         let mut world = warm(setup, MS(4));
-        world.queue_drops = 1000;
+        world.guest_drops = 1000;
         world.to_peer.drop_next = vec![0];
         world.peer.write(1000, world.now);
         world.run_for(MS(800));
@@ -138,7 +138,7 @@ fn what_comes_twice_is_answered_with_a_dsack() {
             blocks.first().is_some_and(|block| !Seq(block.right).after(ack))
         });
         assert_eq!(dsacks, u64::from(sack));
-        world.queue_drops = 0;
+        world.guest_drops = 0;
         world.transfer(0, 0, SECONDS(30));
     }
 }

@@ -184,9 +184,9 @@ fn a_connection_that_is_owed_nothing_is_not_reset() {
 #[test]
 fn a_guest_that_takes_no_notice_ends_the_connection_for_both() {
     let mut world = owing("deaf", 100_000);
-    world.queue_drops = 1000;
+    world.guest_drops = 1000;
     world.run_for(SECONDS(1500));
-    world.queue_drops = 0;
+    world.guest_drops = 0;
     assert_eq!(world.switch.offload.counters().aborted, 1);
     assert_eq!(world.peer.state, State::Reset);
     assert!(world.switch.offload.is_empty());

@@ -524,12 +524,12 @@ fn kept_data_comes_again_under_a_header_of_now() {
     let mut world = World::new(Setup { name: "redelivered", ..Setup::default() });
     world.connect();
     world.transfer_some(50_000, 50_000);
-    // The guest's queue loses what the switch has acknowledged for it.
-    world.queue_drops = 1000;
+    // The guest drops what the switch has acknowledged for it.
+    world.guest_drops = 1000;
     world.peer.write(3_000, world.now);
     world.run_for(MS(5));
     assert_eq!(world.peer.rx.bytes(), 50_000);
-    world.queue_drops = 0;
+    world.guest_drops = 0;
     // Meanwhile the other direction goes on, and so do both clocks.
     world.guest.write(200_000, world.now);
     world.run_for(SECONDS(2));
@@ -546,7 +546,7 @@ fn a_guest_that_takes_no_notice_is_given_up_after_a_quarter_of_an_hour() {
     let mut world = World::new(Setup { name: "deaf", ..Setup::default() });
     world.connect();
     world.transfer_some(50_000, 50_000);
-    world.queue_drops = 1000;
+    world.guest_drops = 1000;
     world.peer.write(3_000, world.now);
     world.run_for(SECONDS(600));
     assert!(world.switch.offload.used().1 > 0, "acknowledged means kept");

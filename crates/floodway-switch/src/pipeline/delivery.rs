@@ -50,6 +50,8 @@ pub struct Delivery {
     /// The ports, as the thread last looked at them.
     pub ports: Arc<Ports>,
     signals: Signals,
+    /// Frames to guests that were dropped on their way into a receive queue.
+    refused: u64,
 }
 
 /// Guests that have to hear of frames. A queue is named by port and pair.
@@ -107,7 +109,19 @@ impl Delivery {
     #[must_use]
     pub fn new(shared: Arc<Shared>) -> Self {
         let ports = shared.ports();
-        Self { shared, ports, signals: Signals::default() }
+        Self { shared, ports, signals: Signals::default(), refused: 0 }
+    }
+
+    /// Frames to guests that were dropped on their way into a receive queue. What has gone up says of the frame that was delivered meanwhile that its guest does not get all of it.
+    #[inline]
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    /// Frames were dropped on their way into a receive queue.
+    pub(super) fn count_refused(&mut self, frames: u64) {
+        self.refused += frames;
     }
 
     /// Takes over other ports. Not within a batch.
@@ -162,7 +176,8 @@ impl Delivery {
         };
         if !self.ports.connects(origin, dst) {
             // An address has moved there since the frame was classified.
-            return self.drop_isolated(port, frames.iter());
+            let port = Arc::clone(port);
+            return self.drop_isolated(&port, frames.iter());
         }
         if pair >= port.rx_running() {
             let port = Arc::clone(port);
@@ -179,11 +194,13 @@ impl Delivery {
             Flush::Moderated(now) => now,
             Flush::Now | Flush::Later => self.shared.now(),
         });
+        let refused = rx.refused();
         let placed = if origin.network != port.network {
             self.place_tagged(port, &mut rx, origin.network, measured, frames.iter())
         } else {
             self.place(port, &mut rx, measured, frames)
         };
+        self.refused += rx.refused() - refused;
         self.shared.ledger.charge(src, &placed.work);
         self.shared.traffic.count(src, dst, placed.frames, placed.bytes);
         port.count_received(placed.frames - placed.pure_acks);
@@ -283,8 +300,9 @@ impl Delivery {
 
     /// Drops frames to a port that their sender must not reach.
     #[cold]
-    fn drop_isolated<'f>(&self, port: &Port, frames: impl Iterator<Item = Frame<'f>>) {
+    fn drop_isolated<'f>(&mut self, port: &Port, frames: impl Iterator<Item = Frame<'f>>) {
         for frame in frames {
+            self.refused += 1;
             port.undelivered().count_drop(DropReason::Isolated, 1);
             self.shared.capture_delivered(port, &frame, Some(DropReason::Isolated));
         }
@@ -454,9 +472,9 @@ pub(super) fn place_all(
             placed.work.segments += u64::from(frame.segments());
         }
         if !port.admits(&frame) {
-            rx.traffic.count_drop(DropReason::Oversize, 1);
+            rx.refuse(DropReason::Oversize);
         } else if limit.is_some_and(|now| !port.limits.rx.admit(&frame, now)) {
-            rx.traffic.count_drop(DropReason::RateLimit, 1);
+            rx.refuse(DropReason::RateLimit);
         } else {
             rx.deliver(&frame);
         }

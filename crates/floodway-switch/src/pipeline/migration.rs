@@ -196,22 +196,32 @@ impl Delivery {
                 drop(rx);
                 self.send(origin, dst, &frame);
             } else if network == port.network {
-                self.leave_for_guest(origin.port, port, &mut rx, &frame);
+                let waits = self.leave_for_guest(origin.port, port, &mut rx, &frame);
+                self.count_refused(u64::from(!waits));
             } else {
+                let mut refused = 0;
                 port.carried.put_tag(network, &frame, |frame| {
-                    self.leave_for_guest(origin.port, port, &mut rx, frame);
+                    let waits = self.leave_for_guest(origin.port, port, &mut rx, frame);
+                    refused += u64::from(!waits);
                 });
+                self.count_refused(refused);
             }
         }
     }
 
-    /// Lets a frame wait for a guest that has stopped, or gives it to one that is back.
-    fn leave_for_guest(&self, src: PortId, port: &Port, rx: &mut RxQueue, frame: &Frame<'_>) {
+    /// Lets a frame wait for a guest that has stopped, or gives it to one that is back. Returns `false` if it is dropped.
+    fn leave_for_guest(
+        &self,
+        src: PortId,
+        port: &Port,
+        rx: &mut RxQueue,
+        frame: &Frame<'_>,
+    ) -> bool {
         self.account(src, port, rx, frame);
-        let before = Drops::of(&rx.traffic);
+        let (before, refused) = (Drops::of(&rx.traffic), rx.refused());
         let mut drop = None;
         if !port.admits(frame) {
-            rx.traffic.count_drop(DropReason::Oversize, 1);
+            rx.refuse(DropReason::Oversize);
         } else if rx.is_running() {
             // It is back.
             rx.deliver(frame);
@@ -225,6 +235,7 @@ impl Delivery {
         }
         let drop = drop.or_else(|| before.newest(&rx.traffic));
         self.shared.capture_delivered(port, frame, drop);
+        drop.is_none() && rx.refused() == refused
     }
 
     /// Charges `src` for a frame that the first receive queue of `port` is about to get, and counts it.

@@ -95,6 +95,8 @@ pub struct RxQueue {
     delays: DurationHistogram,
     /// Interrupts of this queue.
     pub interrupts: Interrupts,
+    /// Frames and segments that were dropped as they came.
+    refused: u64,
     /// The guest broke its ring since [`RxQueue::take_broken`].
     broken: bool,
 }
@@ -121,6 +123,7 @@ impl RxQueue {
             given_before: 0,
             delays: DurationHistogram::default(),
             interrupts: Interrupts::default(),
+            refused: 0,
             broken: false,
         }
     }
@@ -193,7 +196,7 @@ impl RxQueue {
     /// Lets a frame wait for a guest that has stopped.
     pub fn wait_for_guest(&mut self, frame: &Frame<'_>) {
         match self.fate_without_guest(frame) {
-            Fate::Dropped(reason) => self.traffic.count_drop(reason, 1),
+            Fate::Dropped(reason) => self.refuse(reason),
             _ => {
                 self.pending.push(frame, false);
             }
@@ -267,6 +270,20 @@ impl RxQueue {
         self.pending.paused
     }
 
+    /// Frames, and segments of frames that are cut, that were dropped as they came. Those that were dropped after they had waited are not among them.
+    #[inline]
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    /// Drops a frame, or a segment of one, that has come, and counts it.
+    #[cold]
+    pub fn refuse(&mut self, reason: DropReason) {
+        self.refused += 1;
+        self.traffic.count_drop(reason, 1);
+    }
+
     /// Takes what frames have cost beyond a copy each since this was last called.
     #[inline]
     pub fn take_extra(&mut self) -> Work {
@@ -324,7 +341,7 @@ impl RxQueue {
             frame::with_slice(vnet, bytes, |frame| self.deliver_as_is(frame));
         });
         if let Err(reason) = finished {
-            self.traffic.count_drop(reason, 1);
+            self.refuse(reason);
         }
     }
 
@@ -341,10 +358,10 @@ impl RxQueue {
         if self.pending.frames.is_empty() {
             match self.place_in_chains(frame) {
                 Ok(Placed::Yes) => return,
-                Ok(Placed::Never(reason)) => return self.traffic.count_drop(reason, 1),
+                Ok(Placed::Never(reason)) => return self.refuse(reason),
                 Ok(Placed::NoBuffers) => {}
                 Err(RingBroken) => {
-                    self.traffic.count_drop(DropReason::BadDescriptor, 1);
+                    self.refuse(DropReason::BadDescriptor);
                     return self.break_ring();
                 }
             }
@@ -365,7 +382,7 @@ impl RxQueue {
                 self.deferred.segments += u64::from(frame.segments());
             }
         } else {
-            self.traffic.count_drop(DropReason::QueueFull, 1);
+            self.refuse(DropReason::QueueFull);
         }
         if self.pending.frames.len() == 1 {
             self.drain_at_once();

@@ -134,6 +134,7 @@ impl Case {
             gso_packets: random.permille(500),
             gro: None,
             queue_drops: 0,
+            guest_drops: 0,
             toggle: random.permille(150).then_some(ms(100)),
         };
         // Every third guest, and every third peer, reads so slowly that its window closes.
@@ -158,6 +159,7 @@ impl Case {
         }
         setup.gro = random.permille(300).then_some(Duration::from_micros(200));
         setup.queue_drops = random.pick(&[0, 0, 10, 30]);
+        setup.guest_drops = random.pick(&[0, 0, 10, 30]);
         Self { setup, guest: (guest, ends.0), peer: (peer, ends.1) }
     }
 
@@ -204,6 +206,7 @@ struct Totals {
     window_updates: u64,
     early_acks: u64,
     redelivered: u64,
+    withdrawn: u64,
     /// Segments by which the ends closed their windows.
     closed_by_guest: u64,
     closed_by_peer: u64,
@@ -218,6 +221,7 @@ impl Totals {
         self.window_updates += counters.window_updates;
         self.early_acks += counters.early_acks;
         self.redelivered += counters.redelivered;
+        self.withdrawn += counters.rx_withdrawn;
         self.closed_by_guest += world.wire.closed_by_guest;
         self.closed_by_peer += world.wire.closed_by_peer;
     }
@@ -225,8 +229,9 @@ impl Totals {
     /// Sweeps over paths that harm nothing would prove nothing.
     fn check(&self) {
         let done = [self.stored, self.retransmitted, self.acknowledged, self.window_updates];
-        let more = [self.early_acks, self.redelivered, self.closed_by_guest, self.closed_by_peer];
-        let all = done.into_iter().chain(more).all(|n| n > 0);
+        let more = [self.early_acks, self.redelivered, self.withdrawn];
+        let closed = [self.closed_by_guest, self.closed_by_peer];
+        let all = done.into_iter().chain(more).chain(closed).all(|n| n > 0);
         assert!(all, "the offload had nothing to do: {self:?}");
     }
 }
@@ -305,7 +310,7 @@ fn upload(guest: Kind, peer: Kind, seed: u64) -> Case {
     (case.setup.guest.bytes, case.setup.peer.bytes) = (500_000, 0);
     (case.setup.guest.reading, case.setup.peer.reading) = (Reading::AtOnce, Reading::AtOnce);
     (case.setup.guest.close, case.setup.peer.close) = (Close::WhenWritten, Close::AfterPeer);
-    (case.setup.toggle, case.setup.queue_drops) = (None, 0);
+    (case.setup.toggle, case.setup.queue_drops, case.setup.guest_drops) = (None, 0, 0);
     case
 }
 

@@ -46,8 +46,10 @@ pub struct Setup {
     /// Frames from the network come this often, those that fit together as GSO packets: moderated interrupts, and
     /// GRO.
     pub gro: Option<Duration>,
-    /// Frames to the guest that its queue drops, also those that the switch has acknowledged, in 1/1000.
+    /// Frames to the guest that its queue drops, in 1/1000.
     pub queue_drops: u32,
+    /// Frames in its queue that the guest drops unread, also those that the switch has acknowledged, in 1/1000.
+    pub guest_drops: u32,
     /// The offload is switched off and on again each time that this has passed.
     pub toggle: Option<Duration>,
 }
@@ -330,7 +332,7 @@ impl World {
                     self.wire.guest_gets(&frame);
                     if self.random.permille(self.setup.queue_drops) {
                         self.dropped += 1;
-                    } else {
+                    } else if !self.random.permille(self.setup.guest_drops) {
                         self.inbox.push_back(frame);
                     }
                 }

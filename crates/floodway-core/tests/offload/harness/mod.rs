@@ -96,6 +96,8 @@ pub struct Setup {
     pub cpu: CpuConfig,
     /// Packets to the guest that its queue drops, in 1/1000.
     pub queue_drops: u32,
+    /// Packets in its queue that the guest drops unread, in 1/1000.
+    pub guest_drops: u32,
     /// The guest knows what a managed flow is.
     pub module: bool,
     /// The path is alive: see [`Mercy`].
@@ -121,6 +123,7 @@ impl Default for Setup {
             to_guest: PathConfig::default(),
             cpu: CpuConfig::ALWAYS,
             queue_drops: 0,
+            guest_drops: 0,
             module: true,
             mercy: None,
             bypass: 0,
@@ -149,6 +152,8 @@ pub struct World {
     random: Random,
     /// Packets to the guest that its queue drops, in 1/1000.
     pub queue_drops: u32,
+    /// Packets in its queue that the guest drops unread, in 1/1000.
+    pub guest_drops: u32,
     module: bool,
     mercy: Mercy,
     /// As in [`Setup`].
@@ -199,6 +204,7 @@ impl World {
             cpu,
             random,
             queue_drops: setup.queue_drops,
+            guest_drops: setup.guest_drops,
             module: setup.module,
             mercy: Mercy::new(setup.mercy),
             bypass: setup.bypass,
@@ -567,6 +573,8 @@ impl World {
         self.is_queued = !self.rings_stopped && !self.random.permille(self.queue_drops);
         if self.is_queued {
             self.monitor.delivered(&packet);
+        }
+        if self.is_queued && !self.random.permille(self.guest_drops) {
             self.inbox.push_back(packet);
         }
     }

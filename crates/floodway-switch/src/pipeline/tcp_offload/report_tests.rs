@@ -1,4 +1,4 @@
-//! What comes out of order, into a guest's queue that has room for it and into one that has none.
+//! What is acknowledged or reported of what comes, into a guest's queue that has room for it and into one that has none.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -106,4 +106,21 @@ fn only_what_is_in_the_guests_queue_is_reported() {
         before = reported;
     }
     assert!(before > 10, "{before} reports");
+}
+
+#[test]
+fn only_what_is_in_the_guests_queue_is_acknowledged() {
+    let mut scene = Scene::new();
+    scene.connect();
+    let kept = |scene: &Scene| scene.port.offload.machine().engine.used().1;
+    let mut sent = 0;
+    while scene.dropped() == 0 {
+        assert_eq!(kept(&scene), sent * MSS);
+        assert!(sent < 1200, "the queue is bounded");
+        scene.session(&segment(2, 1, 1 + sent * MSS, 101, Flags::ACK), MSS, true);
+        sent += 1;
+    }
+    assert!(sent > 100, "{sent} segments");
+    assert_eq!(kept(&scene), (sent - 1) * MSS);
+    assert_eq!(scene.port.offload.machine().engine.counters().rx_withdrawn, 1);
 }

@@ -224,8 +224,8 @@ impl<'a> Session<'a> {
         name.option(nonce, self.machine.output.epoch, beginning)
     }
 
-    /// As [`forward`](Self::forward), and tells the engine whether the frame has got into the guest's queue. What is not dropped there has.
-    #[cold]
+    /// As [`forward`](Self::forward), and tells the engine whether the frame has got into the guest's queue. What is not dropped on the way has.
+    #[inline]
     fn forward_watched(
         &mut self,
         frame: &Frame<'_>,
@@ -233,10 +233,9 @@ impl<'a> Session<'a> {
         verdict: &Verdict,
         forward: impl FnOnce(&mut Delivery, &Frame<'_>),
     ) -> Result<(), DropReason> {
-        let before = dropped(self.port);
+        let before = self.delivery.refused();
         let forwarded = self.forward(frame, meta, verdict, forward);
-        // Frames of others may be among them: then the peer hears of less.
-        let delivered = forwarded.is_ok() && dropped(self.port) == before;
+        let delivered = forwarded.is_ok() && self.delivery.refused() == before;
         self.machine.engine.on_delivered(delivered);
         forwarded
     }
@@ -351,15 +350,6 @@ impl<'a> Session<'a> {
         let mut egress = Egress { port: self.port, delivery: self.delivery, output };
         work(engine, pool, self.now, &mut egress)
     }
-}
-
-/// Frames that were dropped instead of given to the guest of `port`.
-fn dropped(port: &Port) -> u64 {
-    let queues = usize::from(port.rx_running()).max(1);
-    // Not inside the sum: whoever holds a queue's lock may wait for this one.
-    let without_queue = port.undelivered().all_drops();
-    let in_queues = port.pairs.iter().take(queues).map(|pair| pair.rx().traffic.all_drops());
-    in_queues.fold(without_queue, u64::wrapping_add)
 }
 
 const fn reason(refusal: Refusal) -> DropReason {
