@@ -60,7 +60,7 @@ pub struct Transfer {
     pub transfers: u32,
     /// Fewer rounds for large sizes, where the full number would take hours.
     pub fewer: Option<Fewer>,
-    /// Rounds before the variants change.
+    /// Rounds before the variants change; fewer of large transfers.
     #[serde(default = "ten")]
     pub block: u32,
     /// What the guest's sockets start with for reception, in bytes (the default of `net.ipv4.tcp_rmem`);

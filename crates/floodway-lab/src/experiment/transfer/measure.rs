@@ -187,7 +187,7 @@ impl<'a> Session<'a> {
     fn cell(&mut self, place: Place, results: &mut Results) -> Result<Cell> {
         let variants = &self.scenario.variants;
         let (rounds, bytes) = (self.scenario.rounds(place.bytes), place.bytes);
-        let block = super::block_rounds(self.scenario, rounds, &place.flows);
+        let block = super::block_rounds(self.scenario, bytes, &place.flows);
         let measures = Measure::of(self.scenario, &place.flows);
         let mut series: Vec<Series> = variants
             .iter()

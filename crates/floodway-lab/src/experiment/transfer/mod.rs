@@ -55,9 +55,8 @@ impl RealScenario for Transfer {
         let boots = self.hosts.len() as u64;
         let situations = boots * (self.path_sets().len() * self.profiles.len()) as u64;
         let blocks = |bytes: u64, flows: &[u32]| {
-            let rounds = self.rounds(bytes);
-            u64::from(rounds.div_ceil(block_rounds(self, rounds, flows)))
-                * self.variants.len() as u64
+            let blocks = self.rounds(bytes).div_ceil(block_rounds(self, bytes, flows));
+            u64::from(blocks) * self.variants.len() as u64
         };
         let cells =
             self.bytes.iter().flat_map(|bytes| self.flows.iter().map(move |flows| (bytes, flows)));
@@ -75,12 +74,16 @@ impl RealScenario for Transfer {
     }
 }
 
-/// Rounds of one block: no more than asked for, and no more results than fit into one answer
-/// of the agent.
-fn block_rounds(scenario: &Transfer, rounds: u32, flows: &[u32]) -> u32 {
+/// Rounds of one block with transfers of `bytes`: no more than asked for, no more results than fit into one answer of the agent, and no more bytes than
+/// take a few seconds, since machines become slower and faster within a minute.
+fn block_rounds(scenario: &Transfer, bytes: u64, flows: &[u32]) -> u32 {
     const RESULTS: u32 = 1000;
+    const BYTES: u64 = 50_000_000;
     let flows: u32 = flows.iter().sum();
-    scenario.block.min(rounds).min(RESULTS / flows.max(1)).max(1)
+    let in_round = bytes * u64::from(flows);
+    let by_bytes = u32::try_from(BYTES / in_round.max(1)).unwrap_or(u32::MAX);
+    let rounds = scenario.rounds(bytes).min(by_bytes).min(RESULTS / flows.max(1));
+    scenario.block.min(rounds).max(1)
 }
 
 #[cfg(test)]
@@ -107,9 +110,13 @@ mod tests {
         let Scenario::Transfer(transfer) = Experiment::parse(TEXT).unwrap().scenario else {
             panic!("another scenario");
         };
-        // 2 boots; 2 hosts, 2 profiles, 2 variants, 10 blocks of the small and 2 of the large size.
-        assert_eq!(transfer.steps(), 2 + 2 * 2 * 2 * (10 + 2));
-        assert_eq!(block_rounds(&transfer, 100, &[100]), 10);
-        assert_eq!(block_rounds(&transfer, 100, &[200]), 5);
+        // 2 boots; 2 hosts, 2 profiles, 2 variants, 10 blocks of the small and 12 of the large size.
+        assert_eq!(transfer.steps(), 2 + 2 * 2 * 2 * (10 + 12));
+        let rounds = |bytes, flows| block_rounds(&transfer, bytes, &[flows]);
+        assert_eq!((rounds(10_000, 100), rounds(10_000, 200)), (10, 5));
+        assert_eq!(
+            (rounds(5_000_000, 1), rounds(10_000_000, 1), rounds(100_000_000, 1)),
+            (10, 5, 1)
+        );
     }
 }
