@@ -252,6 +252,9 @@ impl<B: 'static> Offload<B> {
         side: Side,
         sink: &mut impl Sink<B>,
     ) -> Verdict {
+        if side == Side::Guest {
+            self.port.greet(packet.link, sink);
+        }
         if self.port.doubtful_until != CERTAIN {
             return self.doubt(now, packet, side, sink);
         }

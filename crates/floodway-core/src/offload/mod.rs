@@ -57,6 +57,7 @@ mod flow;
 mod forgotten;
 mod frames;
 mod grant;
+mod greeting;
 mod guest;
 mod handshake;
 mod input;

@@ -62,6 +62,9 @@ impl<B: 'static> Offload<B> {
         if before && !self.port.acks_early {
             self.with_each_flow(now, sink, Flow::introduce);
         }
+        if heard {
+            self.port.greet_again(sink);
+        }
     }
 
     /// Whether SYN-ACKs may bear the names of their flows: the guest's module reads them, and has had a notice of this incarnation of the switch.

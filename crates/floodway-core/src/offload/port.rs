@@ -8,6 +8,7 @@ use super::config::{Config, EarlyAck};
 use super::counters::CounterCells;
 use super::delivered::Undelivered;
 use super::grant::Pool;
+use super::greeting::Greeting;
 use super::guest::GuestState;
 use super::journal::Recorder;
 use super::sender::{Env, Outgoing};
@@ -58,6 +59,8 @@ pub(super) struct OffloadShared {
     /// When a module was last asked for an answer.
     pub looked_for_module: Option<Instant>,
     pub draining: bool,
+    /// Whether the guest is to hear that this is not the switch that it knew.
+    pub greeting: Greeting,
     /// The guest's module has answered a notice.
     pub module_heard: bool,
     /// The module reads names in SYN-ACKs, and knows the switch.
@@ -114,6 +117,7 @@ impl OffloadShared {
             heartbeat_link: Link::default(),
             looked_for_module: None,
             draining: false,
+            greeting: Greeting::Done,
             module_heard: false,
             names_in_syn_acks: false,
             acks_early: acks_early(&config, false),

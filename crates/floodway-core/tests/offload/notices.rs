@@ -1,6 +1,6 @@
 //! How often the guest's module is told which flows are managed.
 
-use floodway_core::offload::{Config, Counters, EarlyAck, FlowNotice};
+use floodway_core::offload::{Config, Counters, EarlyAck, FlowNotice, Offload};
 use floodway_core::time::Duration;
 
 use crate::harness::tcp::TcpConfig;
@@ -119,4 +119,49 @@ fn an_excluded_connection_bears_no_name() {
     let mut world = reader(Setup { name: "excluded", peer, ..Setup::default() });
     world.connect();
     assert_eq!((counters(&world).flows_excluded, counters(&world).named_in_syn_ack), (1, 0));
+}
+
+/// A guest whose switch was started again while it had a connection.
+fn of_another_switch(name: &'static str, offload: Config) -> World {
+    let mut world = World::new(Setup { name, offload, ..Setup::default() });
+    world.connect();
+    world.transfer_some(20_000, 20_000);
+    world.monitor.off = true;
+    world.guest.tx.managed = false;
+    world.switch.offload = Offload::new(world.switch.offload.config().clone(), 0x5eed);
+    world.resume_guest();
+    world.heartbeats = 0;
+    world
+}
+
+#[test]
+fn a_guest_that_sends_for_a_switch_that_is_gone_hears_of_the_new_one() {
+    let mut world = of_another_switch("greeted", Setup::default().offload);
+    world.run_for(SECONDS(1));
+    assert_eq!(world.heartbeats, 0, "not before it sends");
+    world.guest.write(20_000, world.now);
+    world.run_for(SECONDS(1));
+    assert_eq!(world.heartbeats, 1, "it is asked for its nonce, once");
+    world.hear_module(true);
+    assert_eq!(world.heartbeats, 2, "and hears what it believes");
+    world.guest.write(20_000, world.now);
+    world.run_for(SECONDS(1));
+    assert_eq!(world.heartbeats, 2);
+    // Its rings start again.
+    world.resume_guest();
+    world.guest.write(20_000, world.now);
+    world.run_for(SECONDS(1));
+    assert_eq!(world.heartbeats, 3, "the nonce is known");
+}
+
+#[test]
+fn a_guest_whose_module_is_not_used_is_not_greeted() {
+    let default = Setup::default().offload;
+    let agentless = Config { early_ack: EarlyAck::Always, ..default.clone() };
+    for offload in [agentless, Config { transmit: false, ..default }] {
+        let mut world = of_another_switch("not-greeted", offload);
+        world.guest.write(20_000, world.now);
+        world.run_for(SECONDS(1));
+        assert_eq!(world.heartbeats, 0);
+    }
 }
