@@ -18,7 +18,7 @@
 #define NAME_EXID 0x4657
 /* What bpf_load_hdr_opt looks for: kind, length and a 16-bit ExID. */
 #define NAME_SEARCH_LEN 4
-#define NAME_LIFETIME_NS (300 * 1000000ULL)
+#define NAME_LIFETIME_NS (250 * 1000000ULL)
 
 struct name_option {
 	__u8 kind;

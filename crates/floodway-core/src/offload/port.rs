@@ -19,8 +19,9 @@ use crate::tcp::Segment;
 use crate::time::{Duration, Instant};
 
 pub(super) const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(100);
-/// How long a heartbeat, or the one in a managed notice, is valid.
-pub const HEARTBEAT_LIFETIME_MS: u16 = 300;
+/// How long a heartbeat, or the one in a managed notice, is valid from when the guest has read it. A guest is to be on its own window 300 ms after the switch has
+/// died, and may have read the last one late.
+pub const HEARTBEAT_LIFETIME_MS: u16 = 250;
 
 /// How often a guest whose module is not heard gets a heartbeat while flows are online: a module answers it.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(10);

@@ -8,8 +8,9 @@
 //! nobody stands between it and the network any more, and be back on its *shadow window* (`guest/`).
 //!
 //! A guest without a switch sends nothing, so silence would prove little: the switch is started again, at once or
-//! after a while, and without offload. From then on all that the guest sends goes to the network, and its only bounds
-//! are its own window and the receiver's, which is far larger than the path.
+//! after a while, without offload or with it. From then on all that the guest sends goes to the network, since a switch does not know connections
+//! whose beginning it has not seen, and its only bounds are its own window and the receiver's, which is far larger than the path. A switch with offload
+//! tells the guest that it is another one as soon as the guest sends; from one without it nothing is heard.
 //!
 //! Two observers, both in the guest:
 //!
@@ -56,7 +57,7 @@ const PATH_CORE: usize = 0;
 const FLOOD: Duration = Duration::from_millis(700);
 /// How long what the guest sends is looked at, from the start of the new switch.
 const OBSERVE: Duration = Duration::from_secs(3);
-/// Lifetime of a heartbeat: from then on a guest has no excuse.
+/// A heartbeat is believed for 250 ms from when the guest has read it: from then on a guest has no excuse.
 const GRACE: Duration = Duration::from_millis(300);
 /// Ends a run that hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -76,12 +77,35 @@ pub struct SwitchKilled {
     pub cycles: u32,
     /// From the kill to the start of the next switch, in ms.
     pub restart_after_ms: Vec<u64>,
+    /// Whether that one has transmit offload. Each is combined with each of `restart_after_ms`.
+    #[serde(default = "without")]
+    pub offload_again: Vec<bool>,
     /// Connections at once, 1 to 16.
     pub flows: u32,
     /// Bytes of each in MB: enough for several seconds.
     pub flow_mb: u64,
     /// What lies between the switch and the receiver; it must have a rate.
     pub path: Path,
+}
+
+fn without() -> Vec<bool> {
+    vec![false]
+}
+
+/// How the switch comes back.
+#[derive(Clone, Copy, PartialEq)]
+struct Restart {
+    /// After so many ms.
+    pause_ms: u64,
+    /// With transmit offload.
+    offload: bool,
+}
+
+impl Restart {
+    fn name(self) -> String {
+        let offload = if self.offload { " with offload" } else { "" };
+        format!("restart after {} ms{offload}", self.pause_ms)
+    }
 }
 
 /// What one kill showed.
@@ -112,7 +136,7 @@ struct Above {
 
 impl RealScenario for SwitchKilled {
     fn steps(&self) -> u64 {
-        1 + u64::from(self.cycles) * self.restart_after_ms.len() as u64
+        1 + u64::from(self.cycles) * self.restarts().count() as u64
     }
 
     fn use_quick_profile(&mut self) -> Option<String> {
@@ -131,17 +155,14 @@ impl RealScenario for SwitchKilled {
         variant::prepare(guest, &VARIANTS, Profile::Today)?;
         let mut report = Report::default();
         let before = link_losses(guest)?;
-        for (round, &pause) in self.restart_after_ms.iter().enumerate() {
+        for (round, restart) in self.restarts().enumerate() {
             for cycle in 0..self.cycles {
-                run.progress.step(&format!(
-                    "kill {} of {}, restart after {pause} ms",
-                    cycle + 1,
-                    self.cycles
-                ));
+                let name = restart.name();
+                run.progress.step(&format!("kill {} of {}, {name}", cycle + 1, self.cycles));
                 let seed = run.seed.wrapping_add(((round as u64) << 40) + (u64::from(cycle) << 32));
                 let ends = Ends { guest, far: &end, direction: Direction::Out, patience: PATIENCE };
-                let shown = self.cycle(switch, &ends, Duration::from_millis(pause), seed);
-                report.add(pause, shown.with_context(|| format!("kill {}", cycle + 1))?);
+                let shown = self.cycle(switch, &ends, restart, seed);
+                report.add(restart, shown.with_context(|| format!("kill {}", cycle + 1))?);
             }
         }
         report.link_losses = link_losses(guest)? - before;
@@ -150,9 +171,17 @@ impl RealScenario for SwitchKilled {
 }
 
 impl SwitchKilled {
+    fn restarts(&self) -> impl Iterator<Item = Restart> {
+        let each = self.offload_again.iter();
+        each.flat_map(|&offload| {
+            self.restart_after_ms.iter().map(move |&pause_ms| Restart { pause_ms, offload })
+        })
+    }
+
     fn check(&self) -> Result<()> {
         ensure!(self.cycles >= 1, "cycles = 0: at least 1");
         ensure!(!self.restart_after_ms.is_empty(), "restart_after_ms: name at least one time");
+        ensure!(!self.offload_again.is_empty(), "offload_again: name true, false or both");
         ensure!((1..=16).contains(&self.flows), "flows = {}: must be 1 to 16", self.flows);
         ensure!(self.flow_mb >= 1, "flow_mb = 0: at least 1");
         ensure!(
@@ -166,7 +195,7 @@ impl SwitchKilled {
         &self,
         switch: &mut Switch,
         ends: &Ends<'_>,
-        pause: Duration,
+        restart: Restart,
         seed: u64,
     ) -> Result<Cycle> {
         let (guest, agent) = (ends.guest, ends.guest.agent());
@@ -178,7 +207,7 @@ impl SwitchKilled {
             let streams = scope.spawn(|| lanes::run(ends, &lanes, seed));
             self.wait_until_online(switch, guest, &|| streams.is_finished())?;
             thread::sleep(FLOOD);
-            let killed_ns = kill_and_restart(switch, pause)?;
+            let killed_ns = kill_and_restart(switch, restart)?;
             thread::sleep(OBSERVE);
             Ok::<_, anyhow::Error>((joined(streams)?, killed_ns))
         })?;
@@ -229,12 +258,23 @@ impl SwitchKilled {
 }
 
 /// Returns the host's time right before the kill.
-fn kill_and_restart(switch: &mut Switch, pause: Duration) -> Result<i64> {
+fn kill_and_restart(switch: &mut Switch, restart: Restart) -> Result<i64> {
     let killed_ns = host_clock()?;
     switch.kill()?;
-    thread::sleep(pause);
-    switch.restart()?;
+    thread::sleep(Duration::from_millis(restart.pause_ms));
+    switch.restart_with(|config| set_transmit(config, restart.offload))?;
     Ok(killed_ns)
+}
+
+/// Sets whether the ports of a switch with this configuration offload what their guests send.
+fn set_transmit(config: &mut toml::Table, transmit: bool) {
+    let ports = config.get_mut("port").and_then(toml::Value::as_array_mut);
+    for port in ports.into_iter().flatten().filter_map(toml::Value::as_table_mut) {
+        let offload = port.entry("offload").or_insert_with(|| toml::Table::new().into());
+        if let Some(offload) = offload.as_table_mut() {
+            offload.insert("transmit".into(), transmit.into());
+        }
+    }
 }
 
 /// Returns how often the guest's card has lost its link, which QEMU takes down when the card's switch dies.
@@ -319,22 +359,21 @@ fn above_shadow(sent: &[NewData], windows: &[Window], killed_ns: i64) -> Option<
 /// What all kills showed.
 #[derive(Default)]
 struct Report {
-    /// By the time of the restart.
-    cycles: Vec<(u64, Cycle)>,
+    cycles: Vec<(Restart, Cycle)>,
     link_losses: u64,
 }
 
 impl Report {
-    fn add(&mut self, pause: u64, cycle: Cycle) {
-        self.cycles.push((pause, cycle));
+    fn add(&mut self, restart: Restart, cycle: Cycle) {
+        self.cycles.push((restart, cycle));
     }
 
     fn measured(&self) -> Measured {
         let mut measured = Measured::default();
-        let mut pauses: Vec<u64> = self.cycles.iter().map(|(pause, _)| *pause).collect();
-        pauses.dedup();
-        for pause in pauses {
-            self.report_pause(pause, &mut measured);
+        let mut restarts: Vec<Restart> = self.cycles.iter().map(|(restart, _)| *restart).collect();
+        restarts.dedup();
+        for restart in restarts {
+            self.report_restart(restart, &mut measured);
         }
         let flooding = self.cycles.iter().map(|(_, cycle)| cycle.flooding).fold(1.0, f64::min);
         measured.add_value("flows flooding at the kill, least share", "x", flooding);
@@ -355,10 +394,10 @@ impl Report {
         measured
     }
 
-    fn report_pause(&self, pause: u64, measured: &mut Measured) {
-        let prefix = format!("restart after {pause} ms");
-        let of_pause = self.cycles.iter().filter(|(of, _)| *of == pause);
-        let all: Vec<&Above> = of_pause.flat_map(|(_, cycle)| &cycle.above).collect();
+    fn report_restart(&self, restart: Restart, measured: &mut Measured) {
+        let prefix = restart.name();
+        let cycles = self.cycles.iter().filter(|(of, _)| *of == restart);
+        let all: Vec<&Above> = cycles.flat_map(|(_, cycle)| &cycle.above).collect();
         let mut times = samples(&format!("{prefix}/time to the shadow window"), "ms");
         times.value = all.iter().map(|above| above.until_ms).collect();
         measured.add_samples(times);

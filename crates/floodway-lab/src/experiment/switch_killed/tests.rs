@@ -108,7 +108,7 @@ fn a_connection_that_sent_nothing_new_shows_nothing() {
     assert_eq!(above_shadow(&[new(-5, 900, 900_000)], &[window(0, 10)], KILLED), None);
     let silent = Cycle { above: Vec::new(), flooding: 1.0, streams: Outcome::default() };
     let mut report = Report::default();
-    report.add(0, silent);
+    report.add(Restart { pause_ms: 0, offload: false }, silent);
     let measured = report.measured();
     let row = |name: &str| {
         let found = measured.rows.iter().find(|row| row.name == name);
