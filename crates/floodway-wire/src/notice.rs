@@ -48,8 +48,6 @@ pub const ETHERTYPE: u16 = 0x88b5;
 pub const MAX_FRAME_LEN: usize = ethernet::HEADER_LEN + NONCE_END;
 /// Where guests send their nonce: the group address of the nearest bridge, which none forwards.
 pub const NEAREST_BRIDGE: MacAddr = MacAddr([0x01, 0x80, 0xc2, 0, 0, 0x0e]);
-/// How long a heartbeat is valid unless there is a reason for another time.
-pub const DEFAULT_LIFETIME: Duration = Duration::from_millis(300);
 
 /// "FW".
 const MAGIC: u16 = 0x4657;
@@ -258,6 +256,7 @@ mod tests {
 
     use super::*;
 
+    const LIFETIME: Duration = Duration::from_millis(300);
     const SWITCH: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
     const GUEST: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
     const NONCE: u64 = 0x0102_0304_0506_0708;
@@ -276,8 +275,7 @@ mod tests {
     /// The guest's reader is another program: the bytes themselves are the contract.
     #[test]
     fn bytes_of_a_heartbeat_and_of_a_managed_notice() {
-        let heartbeat =
-            frame(&Notice::Heartbeat { epoch: 0x0102_0304, lifetime: DEFAULT_LIFETIME });
+        let heartbeat = frame(&Notice::Heartbeat { epoch: 0x0102_0304, lifetime: LIFETIME });
         let link = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x88, 0xb5];
         assert_eq!(heartbeat.len(), 74);
         assert_eq!(heartbeat[..14], link);
@@ -305,7 +303,7 @@ mod tests {
         assert_eq!(bytes[24..26], [0, 1]);
         assert_eq!(GuestNonce::parse(&bytes), Ok(guest));
         assert!(Notice::parse(&bytes).is_err(), "it is no notice of a switch");
-        let heartbeat = frame(&Notice::Heartbeat { epoch: 1, lifetime: DEFAULT_LIFETIME });
+        let heartbeat = frame(&Notice::Heartbeat { epoch: 1, lifetime: LIFETIME });
         assert_eq!(nonce(&heartbeat), Some(NONCE));
         assert!(GuestNonce::parse(&heartbeat).is_err());
         for end in 0..bytes.len() {
@@ -319,8 +317,7 @@ mod tests {
     /// An older one answers a notice of the switch with the same bytes but kind and nonce, and the switch has sent zero there.
     #[test]
     fn an_older_module_reads_no_names() {
-        let mut bytes =
-            frame(&Notice::Managed { epoch: 1, lifetime: DEFAULT_LIFETIME, flow: flow() });
+        let mut bytes = frame(&Notice::Managed { epoch: 1, lifetime: LIFETIME, flow: flow() });
         bytes[17] = 4;
         assert_eq!(GuestNonce::parse(&bytes), Ok(GuestNonce { nonce: NONCE, reads_names: false }));
     }

@@ -31,7 +31,7 @@
 #define NOTICE_END (NOTICE_NONCE_AT + 8)
 /* Feature: names in SYN-ACKs are read. */
 #define NOTICE_READS_NAMES 1
-/* The switch says 300. */
+/* The switch says 250. */
 #define MAX_LIFETIME_MS 1000
 /* Between two frames that say the nonce, on one interface. */
 #define ANSWER_INTERVAL_NS (20 * NSEC_PER_MSEC)

@@ -268,6 +268,7 @@ impl<B: 'static> Flow<B> {
             }
             return Verdict::Absorb.into();
         }
+        call.port.greet(&self.link, call.sink);
         adopted.note_guest(segment);
         adopted.rx.on_guest(segment, call.now, &call.port.counters);
         if adopted.rx.is_settled() {

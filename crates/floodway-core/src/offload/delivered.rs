@@ -5,20 +5,18 @@
 //! this connection's frames or of others'. So it is told which frames matter ([`Offload::awaits_delivery`]), and says of each what became of it before it
 //! comes with another ([`Offload::on_delivered`]).
 //!
-//! - A segment in order is acknowledged in the call that passes it, and the ACK leaves at the end of the batch. If the frame was dropped, the
-//!   acknowledgement is withdrawn before that, and the flow is in `NO_BUFFER`. To the peer the segment is lost, as it would be without the switch: what follows is reported
+//! - A segment in order is acknowledged in the call that passes it, and the ACK leaves at the end of the batch, or on data of the guest that leaves before. What the same call sends has
+//!   the number of before. If the frame was dropped, the acknowledgement is withdrawn, and the flow is in `NO_BUFFER`. To the peer the segment is lost, as it would be without the switch: what follows is reported
 //!   as out of order, the peer repairs the loss at the pace of the network, and its congestion control hears of it.
 //! - A segment out of order is [reported](super::reports) once it is in the queue.
 //!
-//! An acknowledgement that has left within the same call, on data of the guest, stands. The frame is kept (rule R1), and is delivered again when the guest has
-//! acknowledged what was before it, or at the next redelivery.
+//! A frame that waited in the queue and is dropped later is not meant: it is kept, and delivered again (rule R1).
 //!
-//! A journal is not told: bytes that it has beyond what was acknowledged are harmless ([`super::journal`]).
-//!
-//! Invariant: nothing that the queue has dropped is acknowledged, unless it is kept.
+//! Invariant: no number leaves that acknowledges a segment before its frame is in the queue.
 
 use super::engine::Offload;
 use super::flow::Phase;
+use super::port::OffloadShared;
 use super::receiver::Told;
 use crate::seq::Seq;
 use crate::tables::flow_table::FlowId;
@@ -37,6 +35,16 @@ pub(super) enum Passed {
 pub(super) struct Undelivered {
     pub flow: FlowId,
     pub passed: Passed,
+}
+
+impl Undelivered {
+    /// What the peer was to be told before the segment, if that is acknowledged.
+    pub fn told_before(&self) -> Option<Told> {
+        match self.passed {
+            Passed::InOrder { before } => Some(before),
+            Passed::OutOfOrder { .. } => None,
+        }
+    }
 }
 
 impl<B: 'static> Offload<B> {
@@ -64,7 +72,8 @@ impl<B: 'static> Offload<B> {
         let Some(flow) = self.flows.get_mut(id) else { return };
         let holdings = flow.holdings();
         if let Phase::Established(connection) = &mut flow.phase {
-            connection.rx.on_dropped(before, &self.port.counters);
+            let OffloadShared { counters, journal, .. } = &mut self.port;
+            connection.rx.on_dropped(before, counters, journal);
         }
         flow.settle(holdings, &mut self.port);
         flow.park(&mut self.state_pool);

@@ -214,7 +214,8 @@ impl<B: 'static> Offload<B> {
     }
 
     /// A TCP segment from the network towards the guest. `keep` is as in [`Offload::from_guest`]. When the verdict is to pass,
-    /// the frame must be delivered or queued after what `sink` was given during this call.
+    /// the frame must be delivered or queued after what `sink` was given during this call, and if [`Offload::awaits_delivery`] says so, [`Offload::on_delivered`]
+    /// has to be told whether it was.
     pub fn from_network(
         &mut self,
         now: Instant,

@@ -308,6 +308,7 @@ impl<B: 'static> Flow<B> {
             let Some(journal) = journal else { return Some(frame) };
             record(&mut **journal, place, flow, segment, sink.image(&frame)).then_some(frame)
         };
+        port.undelivered = None;
         let before = connection.rx.told();
         let mut arrival = connection.rx.on_segment(segment, room, keep, call.now, &port.counters);
         if connection.rx.acked != before.acked {
@@ -349,12 +350,14 @@ impl<B: 'static> Flow<B> {
             return passes(arrival, self.edit_for_guest(segment));
         }
         let (tx, rx) = (&mut connection.tx, &mut connection.rx);
-        let outgoing = rx.outgoing();
+        // What leaves now does not acknowledge this segment: the guest's queue may not take it.
+        let before = call.port.undelivered.as_ref().and_then(Undelivered::told_before);
+        let outgoing = before.map_or_else(|| rx.outgoing(), |before| rx.outgoing_as(&before));
         let mut env = call.env(&self.link, outgoing);
         let (released, advertised_edge, una) =
             (env.counters.released().get(), tx.advertised_edge, tx.snd_una());
         let kind = tx.on_ack(segment, &mut env);
-        if env.counters.released().get() != released && rx.ack_due {
+        if env.counters.released().get() != released && rx.ack_due && before.is_none() {
             rx.on_ack_sent();
             env.counters.acks_piggybacked().add(1);
         }

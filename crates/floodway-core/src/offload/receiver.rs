@@ -40,7 +40,7 @@ use floodway_wire::tcp::options::{SackBlock, SackList, Timestamps};
 
 use super::counters::CounterCells;
 use super::echo::Echo;
-use super::journal::FlowPlace;
+use super::journal::{FlowPlace, Recorder};
 use super::keeping::{self, Keeping};
 use super::reports::Reports;
 use super::sender::{Outgoing, PeerSide};
@@ -231,18 +231,24 @@ impl<B: 'static> Receiver<B> {
     }
 
     /// What segments to the network say of this side.
+    #[inline]
     pub fn outgoing(&self) -> Outgoing {
+        self.outgoing_as(&self.told())
+    }
+
+    /// What segments to the network say of this side while it is not known whether what was acknowledged since `told` is delivered.
+    pub fn outgoing_as(&self, told: &Told) -> Outgoing {
         Outgoing {
-            ack: self.acked,
-            window: self.window(),
-            timestamps: Timestamps { value: self.guest_tsval, echo: self.ts_recent },
+            ack: told.acked,
+            window: self.window(told.acked),
+            timestamps: Timestamps { value: self.guest_tsval, echo: told.ts_recent },
             ece: self.echo.is_set(),
         }
     }
 
-    /// The window field of a segment that acknowledges [`Receiver::acked`] (R3).
-    fn window(&self) -> u16 {
-        let bytes = self.guest_edge.since(self.acked) >> self.guest_scale;
+    /// The window field of a segment that acknowledges all before `acked` (R3).
+    fn window(&self, acked: Seq) -> u16 {
+        let bytes = self.guest_edge.since(acked) >> self.guest_scale;
         bytes.min(u32::from(u16::MAX)) as u16
     }
 
@@ -289,7 +295,7 @@ impl<B: 'static> Receiver<B> {
     /// Something with [`Receiver::outgoing`] has left. A DSACK does not ride on it.
     pub fn on_ack_sent(&mut self) {
         self.ack_due = self.keeping.repeat.is_some();
-        let window = u32::from(self.window()) << self.guest_scale;
+        let window = u32::from(self.window(self.acked)) << self.guest_scale;
         self.advertised_edge = self.advertised_edge.max(self.acked + window);
     }
 
@@ -447,16 +453,13 @@ impl<B: 'static> Receiver<B> {
         Told { acked, ack_due, ts_recent, peer }
     }
 
-    /// The segment that was acknowledged last has not got into the guest's queue ([`super::delivered`]); `before` is what the peer was told until then. If its
-    /// acknowledgement has left, it stays kept.
-    pub fn on_dropped(&mut self, before: Told, counters: &CounterCells) {
+    /// The segment that was acknowledged last has not got into the guest's queue ([`super::delivered`]); `before` is what the peer was to be told until then.
+    pub fn on_dropped(&mut self, before: Told, counters: &CounterCells, journal: &mut Recorder) {
         let Some(keeping) = self.keeping.get_mut() else { return };
-        let has_left = !self.ack_due || keeping.repeat.is_some();
-        if has_left {
-            keeping.recover = keeping.kept.back().map(|last| last.end);
-            return;
-        }
         keeping.pop_latest();
+        if let Some((place, journal)) = keeping.place.zip(journal.as_mut()) {
+            journal.withdraw(place, before.acked);
+        }
         let Told { acked, ack_due, ts_recent, peer } = before;
         (self.acked, self.rcv_nxt, self.ack_due) = (acked, acked, ack_due);
         (self.ts_recent, self.peer) = (ts_recent, peer);

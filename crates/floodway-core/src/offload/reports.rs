@@ -37,7 +37,7 @@
 //! **Memory.** [`MAX_RANGES`] ranges in the box of what is kept ([`super::keeping`]), which a flow has while there is a hole. What an ACK has no room for is forgotten, the ranges first that changed
 //! longest ago: the guest's own SACK of these is news to the peer. So all that is known here was reported to the peer, but for the first ranges while a report is due.
 //!
-//! **Cost.** Here a few comparisons for each segment out of order, whatever its size, and in the switch two looks at a count of drops, and one ACK for a flow and batch; nothing for segments in order.
+//! **Cost.** Here a few comparisons for each segment out of order, whatever its size, and in the switch two looks at a count of drops, and one ACK for a flow and batch.
 //!
 //! States and timers: none. Invariants: ranges lie apart from each other, behind the acknowledgement number, and contain only what was delivered to the guest.
 //!

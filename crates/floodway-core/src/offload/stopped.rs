@@ -58,7 +58,7 @@ impl<B: 'static> Offload<B> {
     /// The guest's receive rings run again. Its notices must carry a new epoch from now on.
     pub fn resume(&mut self, now: Instant, sink: &mut impl Sink<B>) {
         self.port.guest = GuestState::Running;
-        self.port.expect_strange_flows();
+        self.port.expect_unknown_flows();
         self.with_each_flow(now, sink, Flow::resume);
         if self.port.pool.online > 0 {
             self.port.heartbeat_at = now;

@@ -30,7 +30,7 @@ pub enum RxState {
     Offline,
     /// In-order data is acknowledged for the guest.
     Active,
-    /// No room to keep what would be acknowledged, or the guest's window is full.
+    /// No room to keep what would be acknowledged, or none in the guest's queue, or the guest's window is full.
     NoBuffer,
     /// Data came out of order, or with what only the guest can answer; the guest acknowledges until it has caught up.
     UnexpectedSeq,

@@ -101,10 +101,10 @@ fn the_peer_repairs_what_a_full_queue_has_dropped() {
     world.transfer(0, 100_000, SECONDS(10));
 }
 
-/// The ACK has left on data of the guest that the same segment released: it stands, and the frame comes again.
+/// Data of the guest that a segment releases leaves before it is known whether the queue takes the segment.
 #[test]
-fn an_acknowledgement_that_has_left_stands() {
-    let mut setup = Setup { name: "full-queue-left", ..Setup::default() };
+fn what_a_segment_releases_does_not_acknowledge_it_yet() {
+    let mut setup = Setup { name: "full-queue-released", ..Setup::default() };
     (setup.to_peer.delay, setup.to_guest.delay) = (MS(4), MS(4));
     // What the peer writes carries an acknowledgement that is news.
     (setup.peer.ack_every, setup.peer.delayed_ack) = (50, MS(40));
@@ -120,9 +120,46 @@ fn an_acknowledgement_that_has_left_stands() {
     world.run_for(MS(15));
     world.queue_drops = 0;
     let after = counters(&world);
-    assert_eq!(after.acks_piggybacked - before.acks_piggybacked, 1);
-    assert_eq!((after.rx_withdrawn, world.switch.offload.used().1), (0, 1_000), "it is kept");
-    world.run_for(SECONDS(3));
-    assert!(counters(&world).redelivered > 0);
+    assert!(after.released > before.released);
+    assert_eq!((after.rx_withdrawn, world.switch.offload.used().1), (1, 0));
+    assert!(!world.peer.tx.is_done(), "it is not acknowledged");
+    world.transfer(0, 0, SECONDS(5));
+    assert_eq!(counters(&world).redelivered, 0);
     world.check_received(1_000_000, 1_000);
+}
+
+/// A segment that has the switch repair a loss, and is dropped, is not acknowledged by the repair.
+#[test]
+fn what_is_repaired_does_not_acknowledge_what_the_queue_drops() {
+    for loss in [20, 50, 100] {
+        let mut setup = Setup { name: "full-queue-repair", queue_drops: 100, ..Setup::default() };
+        (setup.to_peer.delay, setup.to_guest.delay) = (MS(4), MS(4));
+        setup.to_peer.loss = loss;
+        let mut world = World::new(setup);
+        world.connect();
+        world.transfer(300_000, 300_000, SECONDS(600));
+        let counters = world.switch.offload.counters();
+        assert!(counters.retransmitted > 0 && counters.rx_withdrawn > 0, "{counters:?}");
+    }
+}
+
+#[test]
+fn the_journal_has_nothing_of_what_was_withdrawn() {
+    for dies in [false, true] {
+        let mut world = World::new(Setup { name: "full-queue-journal", ..Setup::default() });
+        let memory = world.record();
+        world.connect();
+        world.transfer_some(1000, 200_000);
+        world.deschedule_guest();
+        (0..3).for_each(|ahead| segment(&mut world, ahead, ahead < 2));
+        world.flush();
+        assert_eq!(world.switch.offload.used().1, 2 * LEN);
+        if dies {
+            world.replace_switch(memory, |_| true);
+        } else {
+            assert_eq!(world.hand_over(Some(memory)).refused, 0);
+            assert_eq!(world.switch.summary(&world.flow).unwrap().rx, RxState::NoBuffer);
+        }
+        assert_eq!(world.switch.offload.used().1, 2 * LEN);
+    }
 }

@@ -199,10 +199,11 @@ fn what_passes_by_does_no_harm() {
 #[test]
 fn what_was_acknowledged_is_delivered() {
     let drops = (0..100_u32, 1..100_u32);
-    check((setup(30), drops, 1..300_000_i64), |(mut setup, drops, down)| {
+    let bytes = (1..100_000_i64, 1..300_000_i64);
+    check((setup(30), drops, bytes), |(mut setup, drops, (up, down))| {
         (setup.queue_drops, setup.guest_drops) = drops;
         let mut world = start("r1", setup, true);
-        world.transfer(1000, down, LONG);
+        world.transfer(up, down, LONG);
     });
 }
 

@@ -112,7 +112,8 @@ impl Delivery {
         Self { shared, ports, signals: Signals::default(), refused: 0 }
     }
 
-    /// Frames to guests that were dropped on their way into a receive queue. What has gone up says of the frame that was delivered meanwhile that its guest does not get all of it.
+    /// Frames to guests, and segments of those that are cut, that were dropped on their way into a receive queue. If it has gone up while a frame was delivered, the guest does not get
+    /// all of that frame.
     #[inline]
     #[must_use]
     pub fn refused(&self) -> u64 {

@@ -38,6 +38,8 @@
 //! | keep a frame for the peer | 1., 2. the same | as before; a frame of which nothing is acknowledged: discarded |
 //! | | 3. notes, numbers: once for all frames of a batch, of the last one perhaps a part | these bytes are owed |
 //! | | 4. (the caller) the acknowledgement leaves | the same |
+//! | withdraw the frame kept last | 1. numbers | a frame beyond what was acknowledged: discarded |
+//! | | 2. state of its first slot | the same |
 //! | the creditor acknowledges | 1. numbers | frames that it has: discarded |
 //! | | 2. state of each such frame's first slot | the same |
 //! | close | 1. state of the flow | frames of nobody: discarded |
@@ -167,6 +169,8 @@ pub trait Keeper: fmt::Debug {
     fn store(&mut self, place: FlowPlace, seq: Seq, len: u32, image: Image<'_>) -> bool;
     /// Notes that all before `acked`, which frames cover, is acknowledged, and how the flow is now. The acknowledgement may leave.
     fn promise(&mut self, place: FlowPlace, acked: Seq, notes: &Notes);
+    /// Takes back that the frame that was kept last is acknowledged, of which nothing has left. All before it, up to `acked`, stays.
+    fn withdraw(&mut self, place: FlowPlace, acked: Seq);
     /// The creditor has acknowledged all before `ack` itself.
     fn acknowledged(&mut self, place: FlowPlace, ack: Seq);
     /// Notes how a flow is now.
@@ -313,6 +317,19 @@ impl<W: Words> Keeper for Journal<W> {
         if self.flows[place].is_some() {
             self.store_notes(place, notes);
         }
+    }
+
+    fn withdraw(&mut self, FlowPlace(place): FlowPlace, acked: Seq) {
+        let Some(mut flow) = self.flows[place] else { return };
+        flow.acked = acked;
+        self.store_numbers(place, &flow);
+        if let Some((first, last)) = flow.frames
+            && self.slots.end(last).after(acked)
+        {
+            flow.frames = self.slots.cut_last(first, last).map(|before| (first, before));
+            self.release(last);
+        }
+        self.flows[place] = Some(flow);
     }
 
     fn acknowledged(&mut self, FlowPlace(place): FlowPlace, ack: Seq) {

@@ -106,6 +106,14 @@ impl Slots {
         (head, first)
     }
 
+    /// Takes the last frame off a flow's list, which begins with `first`. Returns the one before it, if there is one.
+    pub fn cut_last(&mut self, first: u32, last: u32) -> Option<u32> {
+        let mut each = std::iter::successors(Some(first), |&frame| self.next_frame(frame));
+        let before = each.find(|&frame| self.next_frame(frame) == Some(last))?;
+        self.slots[before as usize].next_frame = NONE;
+        Some(before)
+    }
+
     /// The frame behind that in `first`.
     pub fn next_frame(&self, first: u32) -> Option<u32> {
         Some(self.slots[first as usize].next_frame).filter(|&next| next != NONE)

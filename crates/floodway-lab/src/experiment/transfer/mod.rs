@@ -80,7 +80,7 @@ fn block_rounds(scenario: &Transfer, bytes: u64, flows: &[u32]) -> u32 {
     const RESULTS: u32 = 1000;
     const BYTES: u64 = 50_000_000;
     let flows: u32 = flows.iter().sum();
-    let in_round = bytes * u64::from(flows);
+    let in_round = bytes.saturating_mul(flows.into());
     let by_bytes = u32::try_from(BYTES / in_round.max(1)).unwrap_or(u32::MAX);
     let rounds = scenario.rounds(bytes).min(by_bytes).min(RESULTS / flows.max(1));
     scenario.block.min(rounds).max(1)
