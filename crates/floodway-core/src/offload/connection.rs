@@ -1,10 +1,10 @@
 //! The two machines of a connection whose handshake is done.
 
-use super::delivered::{Passed, Undelivered};
 use super::guest::GuestState;
 use super::port::OffloadShared;
 use super::receiver::Receiver;
 use super::sender::Sender;
+use super::undelivered::{Passed, Undelivered};
 use crate::tables::flow_table::FlowId;
 use crate::tcp::Segment;
 

@@ -18,34 +18,9 @@ use super::engine::Offload;
 use super::flow::Phase;
 use super::port::OffloadShared;
 use super::receiver::Told;
+use super::undelivered::{Passed, Undelivered};
 use crate::seq::Seq;
 use crate::tables::flow_table::FlowId;
-
-/// A frame that was passed to the guest, and that the peer may hear of.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Passed {
-    /// It came in order and is acknowledged. `before` is what the peer was to be told until then.
-    InOrder { before: Told },
-    /// It came out of order.
-    OutOfOrder { start: Seq, end: Seq },
-}
-
-/// The frame of which the owner of the guest's queue has not said what became of it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Undelivered {
-    pub flow: FlowId,
-    pub passed: Passed,
-}
-
-impl Undelivered {
-    /// What the peer was to be told before the segment, if that is acknowledged.
-    pub fn told_before(&self) -> Option<Told> {
-        match self.passed {
-            Passed::InOrder { before } => Some(before),
-            Passed::OutOfOrder { .. } => None,
-        }
-    }
-}
 
 impl<B: 'static> Offload<B> {
     /// Returns `true` if what the peer is told depends on the delivery of the latest frame that was passed to the guest: [`on_delivered`](Self::on_delivered)

@@ -6,7 +6,6 @@ use floodway_wire::tcp::options::Timestamps;
 use super::acceptance::edit_to_advertised;
 use super::age::Age;
 use super::connection::Connection;
-use super::delivered::{Passed, Undelivered};
 use super::flow::{Flow, OVER, Outcome, Phase};
 use super::journal::FlowPlace;
 use super::port::Call;
@@ -15,6 +14,7 @@ use super::recording::record;
 use super::sender::{AckKind, Predicted, Sender, Stored};
 use super::sink::{Refusal, Sink, Verdict};
 use super::summary::{Reason, RxState, TxState};
+use super::undelivered::Undelivered;
 use crate::seq::Seq;
 use crate::tables::timer::ShortTime;
 use crate::tcp::{Edit, Segment, Side};
@@ -301,20 +301,15 @@ impl<B: 'static> Flow<B> {
             connection.rx.leave_to_guest(segment, &port.counters);
         }
         let room = port.receive_room();
-        let (journal, sink) = (&mut port.journal, &*call.sink);
-        let flow = (call.tuple, &self.link);
+        let (journal, sink, flow) = (&mut port.journal, &*call.sink, (call.tuple, &self.link));
         let keep = |place: &mut Option<FlowPlace>| {
             let frame = keep()?;
             let Some(journal) = journal else { return Some(frame) };
             record(&mut **journal, place, flow, segment, sink.image(&frame)).then_some(frame)
         };
-        port.undelivered = None;
         let before = connection.rx.told();
         let mut arrival = connection.rx.on_segment(segment, room, keep, call.now, &port.counters);
-        if connection.rx.acked != before.acked {
-            let passed = Passed::InOrder { before };
-            port.undelivered = Some(Undelivered { flow: call.id, passed });
-        }
+        port.undelivered = Undelivered::in_order(call.id, before, connection.rx.acked);
         if matches!(arrival, Arrival::OutOfOrder | Arrival::Special) {
             let is_special = lacks_clock || arrival == Arrival::Special;
             connection.prepare_report(segment, is_special, call.id, port);

@@ -82,6 +82,7 @@ mod state_pool;
 mod stopped;
 mod store;
 mod summary;
+mod undelivered;
 
 pub use crate::tcp::{Ecn, Edit, Segment, Side};
 pub use adoption::Adoption;

@@ -6,13 +6,13 @@ use floodway_wire::FiveTuple;
 
 use super::config::{Config, EarlyAck};
 use super::counters::CounterCells;
-use super::delivered::Undelivered;
 use super::grant::Pool;
 use super::greeting::Greeting;
 use super::guest::GuestState;
 use super::journal::Recorder;
 use super::sender::{Env, Outgoing};
 use super::sink::{Link, Sink};
+use super::undelivered::Undelivered;
 use crate::histogram::DurationHistogram;
 use crate::tables::flow_table::FlowId;
 use crate::tcp::Segment;
@@ -170,6 +170,27 @@ impl OffloadShared {
             let next = self.looked_for_module.map_or(now, |last| last + SEARCH_INTERVAL);
             self.heartbeat_at = now.max(next);
         }
+    }
+
+    /// The guest has sent a segment, under the header `link`, of a connection that another switch may have had ([`greeting`](super::greeting)).
+    #[inline]
+    pub fn greet<B, S: Sink<B>>(&mut self, link: &Link, sink: &mut S) {
+        if self.greeting == Greeting::Wanted && self.guest == GuestState::Running {
+            self.greet_now(*link, sink);
+        }
+    }
+
+    /// The guest's nonce is known now.
+    pub fn greet_again<B, S: Sink<B>>(&mut self, sink: &mut S) {
+        if let Greeting::Asked(link) = self.greeting {
+            self.greet_now(link, sink);
+        }
+    }
+
+    #[cold]
+    fn greet_now<B, S: Sink<B>>(&mut self, link: Link, sink: &mut S) {
+        sink.heartbeat(&link, HEARTBEAT_LIFETIME_MS);
+        self.greeting = Greeting::after_heartbeat(link, self.module_heard);
     }
 
     pub fn send_heartbeat<B, S: Sink<B>>(&mut self, now: Instant, sink: &mut S) {

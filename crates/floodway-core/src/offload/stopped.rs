@@ -36,6 +36,7 @@ use floodway_wire::{FiveTuple, MacAddr};
 use super::connection::Connection;
 use super::engine::Offload;
 use super::flow::{Flow, Phase};
+use super::greeting::Greeting;
 use super::guest::GuestState;
 use super::port::Call;
 use super::sink::{Link, Sink, SynthesizedSegment};
@@ -58,7 +59,7 @@ impl<B: 'static> Offload<B> {
     /// The guest's receive rings run again. Its notices must carry a new epoch from now on.
     pub fn resume(&mut self, now: Instant, sink: &mut impl Sink<B>) {
         self.port.guest = GuestState::Running;
-        self.port.expect_unknown_flows();
+        self.port.greeting = Greeting::of_started(&self.port.config);
         self.with_each_flow(now, sink, Flow::resume);
         if self.port.pool.online > 0 {
             self.port.heartbeat_at = now;
