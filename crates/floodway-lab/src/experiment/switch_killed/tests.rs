@@ -38,6 +38,7 @@ fn senseless_parameters_are_refused_by_name() {
     };
     assert!(refused("cycles = 5", "cycles = 0").starts_with("cycles = 0"));
     assert!(refused("[0, 1000]", "[]").starts_with("restart_after_ms"));
+    assert!(refused("cycles = 5", "cycles = 5\noffload_again = []").starts_with("offload_again"));
     assert!(refused("flows = 4", "flows = 17").starts_with("flows = 17"));
     assert!(refused("= 25", "= 0").starts_with("flow_mb = 0"));
     assert!(refused("mbit = 100", "").starts_with("path"));
@@ -51,9 +52,11 @@ fn a_quick_run_kills_less_often_and_says_so() {
     assert_eq!(scenario.steps(), 11);
     assert_eq!(
         scenario.use_quick_profile().unwrap(),
-        "quick run: 2 of 5 kills for each time of restart"
+        "quick run: 2 of 5 kills for each way of restarting"
     );
     assert_eq!(scenario.steps(), 5);
+    scenario.offload_again = vec![false, true];
+    assert_eq!(scenario.steps(), 9);
 }
 
 fn new(after_kill_ms: i64, len: u64, flight: u64) -> NewData {
