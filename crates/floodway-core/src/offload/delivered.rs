@@ -2,15 +2,15 @@
 //!
 //! # Theory of operation
 //! **Goal.** What the guest does not get is not acknowledged for it, nor reported as having come. Only the owner of the receive queue knows: the queue may be full, of
-//! this connection's frames or of others'. So it is told which frames matter ([`Offload::awaits_delivery`]), and says of each what became of it before it
-//! comes with another ([`Offload::on_delivered`]).
+//! this connection's frames or of others'. It asks which frames matter ([`Offload::awaits_delivery`]), and reports the fate of each such frame before it
+//! passes another ([`Offload::on_delivered`]).
 //!
-//! - A segment in order is acknowledged in the call that passes it, and the ACK leaves at the end of the batch, or on data of the guest that leaves before. What the same call sends has
-//!   the number of before. If the frame was dropped, the acknowledgement is withdrawn, and the flow is in `NO_BUFFER`. To the peer the segment is lost, as it would be without the switch: what follows is reported
+//! - A segment in order is acknowledged in the call that passes it, and the ACK leaves at the end of the batch, or on data of the guest that leaves before. What the same call sends still has
+//!   the previous number. If the frame was dropped, the acknowledgement is withdrawn, and the flow is in `NO_BUFFER`. To the peer the segment is lost, as it would be without the switch: what follows is reported
 //!   as out of order, the peer repairs the loss at the pace of the network, and its congestion control hears of it.
 //! - A segment out of order is [reported](super::reports) once it is in the queue.
 //!
-//! A frame that waited in the queue and is dropped later is not meant: it is kept, and delivered again (rule R1).
+//! A frame that is dropped later, after it has waited in the queue, stays acknowledged: it is kept, and delivered again (rule R1).
 //!
 //! Invariant: no number leaves that acknowledges a segment before its frame is in the queue.
 

@@ -1,12 +1,12 @@
-//! A guest that sends ahead for a switch that is gone is told of the one that is there.
+//! Ends the flood of a guest that still sends ahead for a switch that is gone.
 //!
 //! # Theory of operation
 //! **Goal.** The module falls back to the guest's own congestion window when heartbeats have stayed away for [`HEARTBEAT_LIFETIME_MS`](super::HEARTBEAT_LIFETIME_MS), or when one of another epoch comes (invariant I6). A switch that is
 //! started again after a crash, or to which a guest has been moved, has no flow online, and would send no heartbeat: for the rest of that time the network would get all that the guest
-//! sends by its former grant, which is megabytes in the worst case. So the new switch greets the guest, and the former's flows are offline with the guest's next segment.
+//! sends by its former grant, which is megabytes in the worst case. So the new switch greets the guest, whose flows of the former switch are offline from its next segment on.
 //!
 //! **When.** Once after the guest's rings have started ([`Offload::resume`](super::Offload::resume)), when the guest sends a segment of a connection that the switch does not know, or of which it knows only what it owes ([`adoption`](super::adoption)). The segment also says
-//! which address the notice has to go to. A guest that begins a connection instead is told of the switch by that.
+//! which address the notice has to go to. A guest that begins a connection instead hears of the switch by the notices of that connection.
 //!
 //! **How.** A heartbeat counts for the module only if it bears the guest's nonce, which the new switch does not know. The module answers one that does not by saying the nonce, and the
 //! second heartbeat bears it. A guest without a module answers nothing, and is not asked again.

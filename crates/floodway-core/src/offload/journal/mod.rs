@@ -169,7 +169,7 @@ pub trait Keeper: fmt::Debug {
     fn store(&mut self, place: FlowPlace, seq: Seq, len: u32, image: Image<'_>) -> bool;
     /// Notes that all before `acked`, which frames cover, is acknowledged, and how the flow is now. The acknowledgement may leave.
     fn promise(&mut self, place: FlowPlace, acked: Seq, notes: &Notes);
-    /// Takes back that the frame that was kept last is acknowledged, of which nothing has left. All before it, up to `acked`, stays.
+    /// Gives up the frame that was kept last, whose acknowledgement has not left. All before `acked`, where it begins, stays acknowledged.
     fn withdraw(&mut self, place: FlowPlace, acked: Seq);
     /// The creditor has acknowledged all before `ack` itself.
     fn acknowledged(&mut self, place: FlowPlace, ack: Seq);
