@@ -15,6 +15,14 @@
 //! <!-- end of results -->
 //! ```
 //!
+//! A sentence or a cell of a table has a figure within its line:
+//!
+//! ```text
+//! The switch sleeps: <!-- figure: RUN | ROW -->0.1 % of a core<!-- end -->.
+//! ```
+//!
+//! It is the row's ratio or value with its 95 % interval; a third field asks for the `ratio` alone, for the `value` with Floodway, or for that `without` ([`inline`]).
+//!
 //! `ROWS` are names of rows, in which `*` stands for any text. With one run the table has its figures, ratio, band and verdict; with several, trials of the same
 //! experiment, the headline of each and their mean ([`table`]). [`Texts::render`] writes the tables of all texts, and tells those that it has changed: none, if every figure is
 //! the file's.
@@ -24,11 +32,12 @@
 //!
 //! **Age.** A run is as old as the changes since its commit to what decides its figures ([`age`]).
 //!
-//! **Invariants.** What is outside of blocks stays as it is, to the byte. Rendering twice changes nothing the second time. A block that names no run, no row, or has no
-//! end is an error that names the text and the line.
+//! **Invariants.** What is outside of blocks and figures stays as it is, to the byte. Rendering twice changes nothing the second time. One that names no run, no row, or has
+//! no end is an error that names the text and the line.
 
 pub mod age;
 pub mod figures;
+mod inline;
 mod table;
 mod text;
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 
-use super::{Run, Runs, figures, table};
+use super::{Run, Runs, figures, inline, table};
 use crate::band;
 
 /// What a block of a table begins with, up to its runs.
@@ -93,14 +93,20 @@ fn render(text: &str, runs: &Runs, way: &str) -> Result<String, (usize, anyhow::
     // In a fenced code block it is an example.
     let mut is_code = false;
     while let Some((n, line)) = lines.next() {
-        rendered.push_str(line);
         is_code ^= line.starts_with("```");
-        let Some(content) = content(line.trim_end(), runs, way).filter(|_| !is_code) else {
+        if is_code {
+            rendered.push_str(line);
+            continue;
+        }
+        let in_line = |error| (n + 1, error);
+        let Some(content) = content(line.trim_end(), runs, way) else {
+            rendered.push_str(&inline::render(line, runs).map_err(in_line)?);
             continue;
         };
-        let content = content.map_err(|error| (n + 1, error))?;
+        rendered.push_str(line);
+        let content = content.map_err(in_line)?;
         let end = lines.find(|(_, line)| line.trim_end() == END);
-        let Some((_, end)) = end else { return Err((n + 1, anyhow!("no {END:?} follows"))) };
+        let Some((_, end)) = end else { return Err(in_line(anyhow!("no {END:?} follows"))) };
         rendered.push_str(&format!("\n{content}\n{end}"));
     }
     Ok(rendered)
@@ -198,8 +204,17 @@ mod tests {
     }
 
     #[test]
+    fn a_sentence_has_its_figures() {
+        let text = "one\nit is <!-- figure: e | a/b --><!-- end -->.\n";
+        let rendered = render(text, &runs(), "").unwrap();
+        assert_eq!(rendered, "one\nit is <!-- figure: e | a/b -->1x<!-- end -->.\n");
+        let (line, _) = render(&text.replace("a/b", "z"), &runs(), "").unwrap_err();
+        assert_eq!(line, 2);
+    }
+
+    #[test]
     fn an_example_in_a_code_block_is_none() {
-        let text = "```text\n<!-- results: f | z -->\n```\n";
+        let text = "```text\n<!-- results: f | z -->\n<!-- figure: f | z -->\n```\n";
         assert_eq!(render(text, &runs(), "").unwrap(), text);
         assert!(render(&format!("{text}<!-- results: f | z -->"), &runs(), "").is_err());
     }

@@ -103,22 +103,16 @@ impl Pair<'_> {
             self.add_times(class, measured);
         }
         for rate in self.own.first().into_iter().flat_map(|seen| seen.rates.keys()) {
-            let rates = |all: &[Seen]| -> Vec<f64> {
-                all.iter().filter_map(|seen| seen.rates.get(rate).copied()).collect()
-            };
-            let row = self.row(self.name(rate), unit(rate), |all| stats::mean(&rates(all)));
-            measured.rows.push(row);
+            self.compare(rate, unit(rate), |seen| seen.rates.get(rate).copied(), measured);
         }
     }
 
     fn add_times(&self, class: &str, measured: &mut Measured) {
-        let mean = self.name(&format!("{class} mean"));
-        measured.rows.push(self.row(mean, "ms", |all| stats::mean(&times(all, class))));
+        let mean = |seen: &Seen| stats::mean(seen.times.get(class)?);
+        self.compare(&format!("{class} mean"), "ms", mean, measured);
         for (figure, share) in PERCENTILES {
-            let name = self.name(&format!("{class} {figure}"));
-            measured
-                .rows
-                .push(self.row(name, "ms", |all| stats::quantile(&times(all, class), share)));
+            let percentile = |seen: &Seen| stats::quantile(seen.times.get(class)?, share);
+            self.compare(&format!("{class} {figure}"), "ms", percentile, measured);
         }
         for from in DRAWN_FROM {
             let what = if from == 0.0 { "distribution" } else { "distribution of the slowest" };
@@ -131,7 +125,7 @@ impl Pair<'_> {
                     .other
                     .map(|other| points(&times(other, class), from))
                     .unwrap_or_default(),
-                variants: Some([self.variant.name.clone(), self.other_name.into()]),
+                variants: self.variants(),
                 bar: Some(Bar {
                     chart,
                     series: self.variant.name.clone(),
@@ -142,11 +136,34 @@ impl Pair<'_> {
         }
     }
 
-    fn row(&self, name: String, unit: &str, figure: impl Fn(&[Seen]) -> Option<f64>) -> Row {
-        match self.other {
-            Some(other) => Row::comparison(name, unit, figure(self.own), figure(other)),
-            None => Row::value(name, unit, figure(self.own)),
-        }
+    /// Adds the mean of a figure over all rounds, beside that of the other variant. Each round is a sample.
+    fn compare(
+        &self,
+        what: &str,
+        unit: &str,
+        figure: impl Fn(&Seen) -> Option<f64>,
+        measured: &mut Measured,
+    ) {
+        let rounds = |all: &[Seen]| -> Vec<f64> { all.iter().filter_map(&figure).collect() };
+        let (name, value) = (self.name(what), rounds(self.own));
+        let baseline = self.other.map(rounds);
+        measured.rows.push(match &baseline {
+            Some(other) => Row::comparison(&name, unit, stats::mean(&value), stats::mean(other)),
+            None => Row::value(&name, unit, stats::mean(&value)),
+        });
+        measured.samples.push(Samples {
+            name,
+            unit: unit.into(),
+            value,
+            baseline: baseline.unwrap_or_default(),
+            variants: self.variants(),
+            bar: None,
+        });
+    }
+
+    /// What `value` and `baseline` of samples are.
+    fn variants(&self) -> Option<[String; 2]> {
+        Some([self.variant.name.clone(), self.other_name.into()])
     }
 
     /// What the port counted, by class where it has two.
@@ -169,7 +186,7 @@ impl Pair<'_> {
     }
 }
 
-/// The times of a class in all rounds.
+/// The times of a class in all rounds together.
 fn times(all: &[Seen], class: &str) -> Vec<f64> {
     all.iter().filter_map(|seen| seen.times.get(class)).flatten().copied().collect()
 }
@@ -184,6 +201,7 @@ fn points(times: &[f64], from: f64) -> Vec<f64> {
 mod tests {
     use super::super::port::Class;
     use super::*;
+    use floodway_report::report::add_intervals;
 
     fn seen(times: impl IntoIterator<Item = u32>, rate: f64) -> Seen {
         let times = times.into_iter().map(f64::from).collect();
@@ -198,10 +216,10 @@ mod tests {
     }
 
     #[test]
-    fn rounds_are_taken_together_and_columns_compared() {
+    fn figures_are_means_over_rounds_and_variants_are_compared() {
         let mut cells = Cells::default();
         cells.add("", "a", seen(0..=500, 90.0));
-        cells.add("", "a", seen(501..=1000, 110.0));
+        cells.add("", "a", seen(500..=1000, 110.0));
         cells.add("", "b", seen((0..=1000).map(|n| 2 * n), 50.0));
         cells.add("", "c", seen(0..=1000, 50.0));
         let variants = "[[variant]]\nname = \"a\"\n[[variant]]\nname = \"b\"\n[[variant]]\nname = \"c\"\nagainst = \"b\"";
@@ -210,18 +228,33 @@ mod tests {
         assert_eq!(row("ping p50 b").ratio, Some(2.0));
         assert_eq!(
             (row("ping p99 b").value, row("ping p99 b").baseline),
-            (Some(1980.0), Some(990.0))
+            (Some(1980.0), Some(745.0))
         );
         assert_eq!(row("ping p99.9 c").ratio, Some(0.5));
         assert_eq!(row("bulk rate b").ratio, Some(0.5));
         assert_eq!(row("dropped by the port a").value, Some(6.0));
         assert_eq!(row("longest queue a").value, Some(900.0));
         assert!(measured.rows.iter().all(|row| row.name != "ping p50 a"));
-        assert_eq!(measured.samples.len(), 4);
+        assert_eq!(measured.samples.len(), 14);
     }
 
     #[test]
-    fn a_column_alone_has_values() {
+    fn rounds_give_a_ratio_its_interval() {
+        let mut cells = Cells::default();
+        for round in [1, 10, 5] {
+            cells.add("", "a", seen([round, 2 * round], 90.0));
+            cells.add("", "b", seen([3 * round, 6 * round], 90.0));
+        }
+        let variants = "[[variant]]\nname = \"a\"\n[[variant]]\nname = \"b\"";
+        let mut measured = cells.report(&scenario(variants));
+        add_intervals(&mut measured.rows, &measured.samples, 1);
+        let row = measured.rows.iter().find(|row| row.name == "ping p99 b").unwrap();
+        let interval = row.interval.unwrap();
+        assert!((interval.low - 3.0).abs() < 1e-9 && (interval.high - 3.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_variant_alone_has_values() {
         let mut cells = Cells::default();
         cells.add("40 %", "a", seen([1, 2, 3], 90.0));
         let mut scenario = scenario("[[variant]]\nname = \"a\"");
