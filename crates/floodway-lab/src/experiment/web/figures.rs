@@ -17,11 +17,14 @@ const MEASURES: [Measure; 5] = [
     ("latency p90", "ms", |load| load.p90_us / 1e3),
     ("latency p99", "ms", |load| load.p99_us / 1e3),
 ];
-/// Lost before there is a connection that could be offloaded; the kernel counts each in the other two as well.
+/// Lost before there is a connection that could be offloaded.
 const SYNS: &str = "TcpExtTCPSynRetrans";
-/// Counters of the VMs' kernels that become rows.
-const COUNTERS: [(&str, &str); 2] =
-    [("TcpRetransSegs", "retransmissions"), ("TcpExtTCPTimeouts", "timeouts")];
+/// Counters of the VMs' kernels that become rows, and whether the kernel counts [`SYNS`] in them as well.
+const COUNTERS: [(&str, &str, bool); 3] = [
+    ("TcpRetransSegs", "retransmissions", true),
+    ("TcpExtTCPTimeouts", "timeouts", true),
+    ("TcpExtTCPLossProbes", "loss probes", false),
+];
 
 /// The report of a scenario's results. Figures are means over blocks.
 pub fn figures(scenario: &WebApplication, results: &Results) -> Measured {
@@ -97,10 +100,11 @@ fn order(scenario: &WebApplication, results: &Results, profile: Profile, measure
 
 fn health(scenario: &WebApplication, results: &Results, measured: &mut Measured) {
     for ((profile, variant), counters) in &results.counters {
-        for (counter, name) in COUNTERS {
+        for (counter, name, has_syns) in COUNTERS {
             let get = |counter| counters.get(counter).copied().unwrap_or(0);
             let row = format!("guest {name} {} {}", profile.name(), variant.name());
-            let own = get(counter).saturating_sub(get(SYNS)).max(0);
+            let syns = if has_syns { get(SYNS) } else { 0 };
+            let own = get(counter).saturating_sub(syns).max(0);
             measured.add_value(row, "events", own as f64);
         }
     }
@@ -156,7 +160,8 @@ mod tests {
         let mut results = Results::default();
         for (variant, rates) in VARIANTS.into_iter().zip(rates) {
             results.blocks.insert((profile, variant), rates.map(load).to_vec());
-            let counters = [("TcpRetransSegs", 9), ("TcpExtTCPSynRetrans", 2)];
+            let counters =
+                [("TcpRetransSegs", 9), ("TcpExtTCPSynRetrans", 2), ("TcpExtTCPLossProbes", 6)];
             let counters = counters.map(|(name, count)| (name.to_owned(), count)).into();
             results.counters.insert((profile, variant), counters);
         }
@@ -181,6 +186,7 @@ mod tests {
         assert_eq!(headline(&measured, "variants in order today"), Some(2.0));
         assert_eq!(headline(&measured, "operations failed"), Some(9.0));
         assert_eq!(headline(&measured, "guest retransmissions today receive"), Some(7.0));
+        assert_eq!(headline(&measured, "guest loss probes today receive"), Some(6.0));
         let mut measured = measured;
         add_intervals(&mut measured.rows, &measured.samples, 1);
         let row = measured.rows.iter().find(|row| row.name == "operations today receive").unwrap();
