@@ -71,11 +71,12 @@ fn values<'a>(figure: &'a Figure, row: &'a Row, samples: &[Samples]) -> Vec<Draw
 
 /// What the two sides of a comparison are called.
 fn names_of_variants(row: &Row, samples: &[Samples], series: String) -> [String; 2] {
-    let own = samples.iter().find(|samples| {
+    let are_own = |samples: &&Samples| {
         row.name
             .strip_prefix(&*samples.name)
             .is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
-    });
+    };
+    let own = samples.iter().filter(are_own).max_by_key(|samples| samples.name.len());
     let variants = own.and_then(|samples| samples.variants.clone());
     let [value, baseline] = variants.unwrap_or(["Floodway".into(), "without".into()]);
     [if series.is_empty() { value } else { series }, baseline]
@@ -374,5 +375,20 @@ mod tests {
         // R: sqrt(log(2 / 0.05) / (2 * 3))
         assert!((around - 0.784_1).abs() < 1e-4, "{around}");
         assert_eq!(charts[0].series[0].points[2].x, 3.0);
+    }
+
+    #[test]
+    fn variants_are_those_of_the_samples_with_the_longest_name() {
+        let samples =
+            [("p50 both", "off"), ("p50 both among long", "long")].map(|(name, other)| Samples {
+                name: name.into(),
+                variants: Some(["both".into(), other.into()]),
+                ..Samples::default()
+            });
+        let names =
+            |row: &str| names_of_variants(&Row::value(row, "ms", None), &samples, String::new());
+        assert_eq!(names("p50 both among long")[1], "long");
+        assert_eq!(names("p50 both median")[1], "off");
+        assert_eq!(names("p50 other"), ["Floodway", "without"]);
     }
 }

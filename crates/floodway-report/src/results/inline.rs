@@ -1,6 +1,6 @@
-//! Figures of published runs within a sentence or a cell of a table.
+//! Figures of published runs within a sentence or a cell of a table, which a `|` would end: fields are apart by `;`.
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 
 use super::Runs;
 use crate::report::Row;
@@ -16,15 +16,18 @@ const END: &str = "<!-- end -->";
 /// Returns `line` with the figures that `runs` have.
 ///
 /// # Errors
-/// When a figure has no end, or names something that is not there.
+/// When a figure has no end, names something that is not there, or begins a line: Markdown takes that line for HTML.
 pub fn render(line: &str, runs: &Runs) -> Result<String> {
     let mut rendered = String::with_capacity(line.len());
     let mut rest = line;
     while let Some((before, after)) = rest.split_once(BEGIN) {
+        let is_first = rendered.is_empty() && before.trim().is_empty();
+        ensure!(!is_first, "{BEGIN:?} begins the line: put a word before it");
         let open = || anyhow!("no {CLOSE:?} after {BEGIN:?}");
         let (what, after) = after.split_once(CLOSE).ok_or_else(open)?;
         let endless = || anyhow!("no {END:?} in the line of {BEGIN:?}");
-        let (_, after) = after.split_once(END).ok_or_else(endless)?;
+        let (old, after) = after.split_once(END).ok_or_else(endless)?;
+        ensure!(!old.contains("<!--"), "no {END:?} before the next comment in the line");
         let figure = figure(what, runs)?;
         rendered.push_str(&format!("{before}{BEGIN}{what}{CLOSE}{figure}{END}"));
         rest = after;
@@ -33,13 +36,13 @@ pub fn render(line: &str, runs: &Runs) -> Result<String> {
     Ok(rendered)
 }
 
-/// Returns the figure of `RUN | ROW` or `RUN | ROW | FORM`.
+/// Returns the figure of `RUN; ROW` or `RUN; ROW; FORM`.
 fn figure(what: &str, runs: &Runs) -> Result<String> {
-    let parts: Vec<_> = what.split('|').map(str::trim).collect();
+    let parts: Vec<_> = what.split(';').map(str::trim).collect();
     let (run, row, form) = match parts[..] {
         [run, row] => (run, row, None),
         [run, row, form] => (run, row, Some(form)),
-        _ => bail!("give run and row: `RUN | ROW`"),
+        _ => bail!("give run and row: `RUN; ROW`"),
     };
     let run_of = runs.get(run).with_context(|| format!("no run {run:?} is published"))?;
     let found = run_of.report.rows.iter().find(|one| one.name == row);
@@ -93,13 +96,13 @@ mod tests {
     #[test]
     fn a_figure_is_that_of_its_row() {
         for (what, expected) in [
-            ("e | a/b", "0.50x (0.40 to 0.60)"),
-            ("e | a/b | ratio", "0.50x"),
-            ("e | a/b | value", "5 Mbit/s"),
-            ("e | a/b | without", "10 Mbit/s"),
-            ("e | a/c", "2.50 ms"),
-            ("e | a/c | value", "2.50 ms"),
-            ("e | a/index", "0.98"),
+            ("e; a/b", "0.50x (0.40 to 0.60)"),
+            ("e; a/b; ratio", "0.50x"),
+            ("e; a/b; value", "5 Mbit/s"),
+            ("e; a/b; without", "10 Mbit/s"),
+            ("e; a/c", "2.50 ms"),
+            ("e; a/c; value", "2.50 ms"),
+            ("e; a/index", "0.98"),
         ] {
             assert_eq!(rendered(what).unwrap(), expected, "{what}");
         }
@@ -107,22 +110,32 @@ mod tests {
 
     #[test]
     fn a_line_may_have_several_and_is_the_same_again() {
-        let two = "| <!-- figure: e | a/b | ratio --><!-- end -->, <!-- figure: e | a/c -->1<!-- end --> |";
+        let two =
+            "| <!-- figure: e; a/b; ratio --><!-- end -->, <!-- figure: e; a/c -->1<!-- end --> |";
         let once = render(two, &runs()).unwrap();
         assert!(once.contains("-->0.50x<!--") && once.ends_with("-->2.50 ms<!-- end --> |"));
         assert_eq!(render(&once, &runs()).unwrap(), once);
+        assert_eq!(once.matches('|').count(), 2, "a `|` would end the cell: {once}");
     }
 
     #[test]
     fn a_wrong_figure_is_an_error() {
         for (line, expected) in [
-            ("<!-- figure: e | a/b", "no \"-->\" after"),
-            ("<!-- figure: e | a/b --> 1", "no \"<!-- end -->\" in the line"),
-            ("<!-- figure: e --> <!-- end -->", "give run and row"),
-            ("<!-- figure: f | a/b --> <!-- end -->", "no run \"f\" is published"),
-            ("<!-- figure: e | a/z --> <!-- end -->", "e has no row \"a/z\""),
-            ("<!-- figure: e | a/b | mean --> <!-- end -->", "\"mean\" is no form of a figure"),
-            ("<!-- figure: e | a/c | ratio --> <!-- end -->", "e has not measured that of \"a/c\""),
+            ("so <!-- figure: e; a/b", "no \"-->\" after"),
+            ("so <!-- figure: e; a/b --> 1", "no \"<!-- end -->\" in the line"),
+            ("so <!-- figure: e --> <!-- end -->", "give run and row"),
+            (
+                "so <!-- figure: e; a/b --> 1 and <!-- figure: e; a/c --> 2<!-- end -->",
+                "before the next comment",
+            ),
+            (" <!-- figure: e; a/b --><!-- end --> of it", "begins the line"),
+            ("so <!-- figure: f; a/b --> <!-- end -->", "no run \"f\" is published"),
+            ("so <!-- figure: e; a/z --> <!-- end -->", "e has no row \"a/z\""),
+            ("so <!-- figure: e; a/b; mean --> <!-- end -->", "\"mean\" is no form of a figure"),
+            (
+                "so <!-- figure: e; a/c; ratio --> <!-- end -->",
+                "e has not measured that of \"a/c\"",
+            ),
         ] {
             let error = render(line, &runs()).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");

@@ -18,7 +18,7 @@
 //! A sentence or a cell of a table has a figure within its line:
 //!
 //! ```text
-//! The switch sleeps: <!-- figure: RUN | ROW -->0.1 % of a core<!-- end -->.
+//! The switch sleeps: <!-- figure: RUN; ROW -->0.1 % of a core<!-- end -->.
 //! ```
 //!
 //! It is the row's ratio or value with its 95 % interval; a third field asks for the `ratio` alone, for the `value` with Floodway, or for that `without` ([`inline`]).

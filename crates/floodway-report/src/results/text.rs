@@ -205,16 +205,16 @@ mod tests {
 
     #[test]
     fn a_sentence_has_its_figures() {
-        let text = "one\nit is <!-- figure: e | a/b --><!-- end -->.\n";
+        let text = "one\nit is <!-- figure: e; a/b --><!-- end -->.\n";
         let rendered = render(text, &runs(), "").unwrap();
-        assert_eq!(rendered, "one\nit is <!-- figure: e | a/b -->1x<!-- end -->.\n");
+        assert_eq!(rendered, "one\nit is <!-- figure: e; a/b -->1x<!-- end -->.\n");
         let (line, _) = render(&text.replace("a/b", "z"), &runs(), "").unwrap_err();
         assert_eq!(line, 2);
     }
 
     #[test]
     fn an_example_in_a_code_block_is_none() {
-        let text = "```text\n<!-- results: f | z -->\n<!-- figure: f | z -->\n```\n";
+        let text = "```text\n<!-- results: f | z -->\n<!-- figure: f; z -->\n```\n";
         assert_eq!(render(text, &runs(), "").unwrap(), text);
         assert!(render(&format!("{text}<!-- results: f | z -->"), &runs(), "").is_err());
     }

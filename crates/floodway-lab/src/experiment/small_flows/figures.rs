@@ -136,7 +136,7 @@ impl Pair<'_> {
         }
     }
 
-    /// Adds the mean of a figure over all rounds, beside that of the other variant. Each round is a sample.
+    /// Adds the mean of a figure over all rounds, beside that of the other variant. Each round is a sample, if both variants have the figure in it.
     fn compare(
         &self,
         what: &str,
@@ -144,18 +144,24 @@ impl Pair<'_> {
         figure: impl Fn(&Seen) -> Option<f64>,
         measured: &mut Measured,
     ) {
-        let rounds = |all: &[Seen]| -> Vec<f64> { all.iter().filter_map(&figure).collect() };
-        let (name, value) = (self.name(what), rounds(self.own));
-        let baseline = self.other.map(rounds);
-        measured.rows.push(match &baseline {
-            Some(other) => Row::comparison(&name, unit, stats::mean(&value), stats::mean(other)),
-            None => Row::value(&name, unit, stats::mean(&value)),
+        let name = self.name(what);
+        let (value, baseline): (Vec<f64>, Vec<f64>) = match self.other {
+            Some(other) => {
+                let rounds = self.own.iter().zip(other);
+                rounds.filter_map(|(own, other)| figure(own).zip(figure(other))).unzip()
+            }
+            None => (self.own.iter().filter_map(&figure).collect(), Vec::new()),
+        };
+        let mean = stats::mean(&value);
+        measured.rows.push(match self.other {
+            Some(_) => Row::comparison(&name, unit, mean, stats::mean(&baseline)),
+            None => Row::value(&name, unit, mean),
         });
         measured.samples.push(Samples {
             name,
             unit: unit.into(),
             value,
-            baseline: baseline.unwrap_or_default(),
+            baseline,
             variants: self.variants(),
             bar: None,
         });
@@ -220,8 +226,10 @@ mod tests {
         let mut cells = Cells::default();
         cells.add("", "a", seen(0..=500, 90.0));
         cells.add("", "a", seen(500..=1000, 110.0));
-        cells.add("", "b", seen((0..=1000).map(|n| 2 * n), 50.0));
-        cells.add("", "c", seen(0..=1000, 50.0));
+        for _ in 0..2 {
+            cells.add("", "b", seen((0..=1000).map(|n| 2 * n), 50.0));
+            cells.add("", "c", seen(0..=1000, 50.0));
+        }
         let variants = "[[variant]]\nname = \"a\"\n[[variant]]\nname = \"b\"\n[[variant]]\nname = \"c\"\nagainst = \"b\"";
         let measured = cells.report(&scenario(variants));
         let row = |name: &str| measured.rows.iter().find(|row| row.name == name).unwrap();
@@ -251,6 +259,19 @@ mod tests {
         let row = measured.rows.iter().find(|row| row.name == "ping p99 b").unwrap();
         let interval = row.interval.unwrap();
         assert!((interval.low - 3.0).abs() < 1e-9 && (interval.high - 3.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_round_counts_if_both_variants_have_the_figure() {
+        let mut cells = Cells::default();
+        for (own, other) in [(vec![], vec![1]), (vec![6], vec![2]), (vec![9], vec![])] {
+            cells.add("", "a", seen(other, 90.0));
+            cells.add("", "b", seen(own, 90.0));
+        }
+        let variants = "[[variant]]\nname = \"a\"\n[[variant]]\nname = \"b\"";
+        let measured = cells.report(&scenario(variants));
+        let row = measured.rows.iter().find(|row| row.name == "ping mean b").unwrap();
+        assert_eq!((row.value, row.baseline), (Some(6.0), Some(2.0)));
     }
 
     #[test]
