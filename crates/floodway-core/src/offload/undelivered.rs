@@ -1,4 +1,4 @@
-//! The frame of which the owner of the guest's queue has not said what became of it; [`delivered`](super::delivered) says what follows from that.
+//! A frame that was passed to the guest, until it is known whether the guest's queue had room for it; [`delivered`](super::delivered) has the theory of operation.
 
 use super::receiver::Told;
 use crate::seq::Seq;
@@ -7,13 +7,13 @@ use crate::tables::flow_table::FlowId;
 /// A frame that was passed to the guest, and that the peer may hear of.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Passed {
-    /// It came in order and is acknowledged. `before` is what the peer was to be told until then.
+    /// A segment in order, which is acknowledged. `before` is the acknowledgement that was due before it.
     InOrder { before: Told },
-    /// It came out of order.
+    /// A segment out of order.
     OutOfOrder { start: Seq, end: Seq },
 }
 
-/// The frame of which the owner of the guest's queue has not said what became of it.
+/// A frame whose delivery the owner of the guest's queue has not reported yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Undelivered {
     pub flow: FlowId,
@@ -21,13 +21,13 @@ pub(super) struct Undelivered {
 }
 
 impl Undelivered {
-    /// A segment of `flow` after which all before `acked` is acknowledged; none if that was so `before`.
+    /// Returns the segment of `flow` that moved the acknowledgement from `before` to `acked`; `None` if it moved nothing.
     #[inline]
     pub fn in_order(flow: FlowId, before: Told, acked: Seq) -> Option<Self> {
         (before.acked != acked).then_some(Self { flow, passed: Passed::InOrder { before } })
     }
 
-    /// What the peer was to be told before the segment, if that is acknowledged.
+    /// Returns the acknowledgement that was due before a segment in order; `None` for one out of order.
     pub fn told_before(&self) -> Option<Told> {
         match self.passed {
             Passed::InOrder { before } => Some(before),

@@ -52,7 +52,10 @@ const OTHER_KINDS: [&str; 6] =
 /// What is there and decides no figures.
 const TESTS: &str = ":(exclude,glob)crates/*/tests/**";
 
-/// Returns how many commits since the run's have changed what decides it, in the checkout at `root`.
+/// A line that decides something: neither blank nor a comment of its own. A comment behind code counts.
+const CODE: &str = "-G^[[:space:]]*([^/[:space:]]|/[^/])";
+
+/// Returns how many commits since the run's have changed what decides it, in the checkout at `root`. Those that change lines of comments only do not count.
 ///
 /// # Errors
 /// When git is missing, or does not know the commit.
@@ -63,7 +66,7 @@ pub fn commits_since(root: &Path, run: &Run) -> Result<u64> {
     let output = Command::new("git")
         .arg("-C")
         .arg(root)
-        .args(["rev-list", "--count", &format!("{commit}..HEAD"), "--", &experiment])
+        .args(["log", "--format=%h", CODE, &format!("{commit}..HEAD"), "--", &experiment])
         .args(BOTH.iter().chain(own))
         .arg(TESTS)
         .args(not_of(kind(&root.join(&experiment))))
@@ -74,7 +77,7 @@ pub fn commits_since(root: &Path, run: &Run) -> Result<u64> {
         "git: {}",
         String::from_utf8_lossy(&output.stderr).lines().next().unwrap_or_default()
     );
-    String::from_utf8_lossy(&output.stdout).trim().parse().context("git printed no number")
+    Ok(String::from_utf8_lossy(&output.stdout).lines().count() as u64)
 }
 
 /// Returns the `kind` in an experiment's file; `None` if there is no such file, or the kind is unknown here.
@@ -144,6 +147,34 @@ mod tests {
             3,
             "the host's file decides what is simulated"
         );
+    }
+
+    #[test]
+    fn a_run_does_not_age_by_comments() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        let file = root.join("crates/floodway-core/src/a.rs");
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        git(root, &["init", "-q"]);
+        let commit = |text: &str| {
+            std::fs::write(&file, text).unwrap();
+            git(root, &["add", "-A"]);
+            git(root, &["commit", "-qm", "a"]);
+        };
+        commit("//! A\nfn a() {}\n");
+        let mut run = run(1.0);
+        run.provenance.commit = Some(git(root, &["rev-parse", "HEAD"]));
+        for (text, age) in [
+            ("//! B\nfn a() {}\n", 0),
+            ("//! B\n\n  /// C\nfn a() {}\n", 0),
+            ("fn a() {}\n", 0),
+            ("fn a() { 1 / 2 }\n", 1),
+            ("fn a() { 1\n/ 2 }\n", 2),
+            ("fn a() { 1\n}\n", 3),
+        ] {
+            commit(text);
+            assert_eq!(commits_since(root, &run).unwrap(), age, "{text}");
+        }
     }
 
     /// A name that is wrong would make every run young.

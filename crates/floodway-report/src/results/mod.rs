@@ -30,7 +30,7 @@
 //! **Figures.** [`figures::render`] draws a run's figures as its page does ([`crate::html`]), into `docs/src/results/RUN.svg`. A text has them as images, with what they show in
 //! words. `RUNS` are names of runs, in which `*` stands for any text.
 //!
-//! **Age.** A run is as old as the changes since its commit to what decides its figures ([`age`]).
+//! **Age.** A run is as old as the changes since its commit to what decides its figures, comments aside ([`age`]).
 //!
 //! **Invariants.** What is outside of blocks and figures stays as it is, to the byte. Rendering twice changes nothing the second time. One that names no run, no row, or has
 //! no end is an error that names the text and the line.
