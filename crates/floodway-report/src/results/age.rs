@@ -112,18 +112,20 @@ mod tests {
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
+    fn commit(root: &Path, path: &str, text: &str) {
+        let file = root.join(path);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(file, text).unwrap();
+        git(root, &["add", "-A"]);
+        git(root, &["commit", "-qm", path]);
+    }
+
     #[test]
     fn a_run_ages_by_what_decides_it_and_not_by_tests() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path();
         git(root, &["init", "-q"]);
-        let commit = |path: &str| {
-            let file = root.join(path);
-            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
-            std::fs::write(file, "[scenario]\nkind = \"idle\"\n").unwrap();
-            git(root, &["add", "-A"]);
-            git(root, &["commit", "-qm", path]);
-        };
+        let commit = |path: &str| commit(root, path, "[scenario]\nkind = \"idle\"\n");
         commit("README.md");
         let mut run = run(1.0);
         run.provenance.commit = Some(git(root, &["rev-parse", "HEAD"]));
@@ -153,14 +155,8 @@ mod tests {
     fn a_run_does_not_age_by_comments() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path();
-        let file = root.join("crates/floodway-core/src/a.rs");
-        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
         git(root, &["init", "-q"]);
-        let commit = |text: &str| {
-            std::fs::write(&file, text).unwrap();
-            git(root, &["add", "-A"]);
-            git(root, &["commit", "-qm", "a"]);
-        };
+        let commit = |text: &str| commit(root, "crates/floodway-core/src/a.rs", text);
         commit("//! A\nfn a() {}\n");
         let mut run = run(1.0);
         run.provenance.commit = Some(git(root, &["rev-parse", "HEAD"]));
