@@ -131,7 +131,6 @@ impl RealScenario for Migration {
             milliseconds(outcome.watched.longest)
         });
         add("downtime of the VM", "ms", &|outcome| outcome.downtime_ms);
-        add("retransmissions", "segments", &|outcome| outcome.retransmits);
         add("most frames that waited", "frames", &|outcome| outcome.watched.waited as f64);
         let equal = outcomes.iter().filter(|outcome| outcome.equal).count();
         measured.add_value(
@@ -143,6 +142,11 @@ impl RealScenario for Migration {
             "echo requests without a reply",
             "requests",
             outcomes.iter().map(|outcome| outcome.unanswered).sum(),
+        );
+        measured.add_value(
+            "retransmissions in all moves",
+            "segments",
+            outcomes.iter().map(|outcome| outcome.retransmits).sum(),
         );
         let longest = |gap: fn(&Watched) -> Duration| {
             milliseconds(
