@@ -112,7 +112,7 @@ bench-sim: build ## The simulator beside ns-3: speed and completion times
 	$(TARGET)/release/floodway-lab bench-sim
 
 # `make results ONLY='vflood-* demo' WORLD=real RESULTS=--list`; see tools/results.
-results: build ready ## Every experiment of both worlds again, in order, from where it stopped; then their verdicts
+results: build ready ## Every experiment of both worlds and the bench again, in order, from where it stopped; then their verdicts
 	$(ROOT) tools/results --lab $(TARGET)/release/floodway-lab $(if $(ONLY),--only $(foreach name,$(ONLY),'$(name)')) $(if $(WORLD),--world $(WORLD)) $(RESULTS)
 
 fuzz: compiler ## Every fuzz target for FUZZ_SECONDS (needs nightly and cargo-fuzz)
