@@ -28,6 +28,7 @@ mod scoreboard;
 mod timing;
 mod window;
 
+use std::fs;
 use std::net::Ipv4Addr;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -62,6 +63,9 @@ const GRACE: Duration = Duration::from_millis(300);
 /// Ends a run that hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(20);
+/// How long a process may take to go once it has been killed.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
+const EXIT_POLL: Duration = Duration::from_millis(1);
 /// Where the guest's capture goes.
 const CAPTURE: &str = "/killed.pcap";
 /// Most cycles of a quick run, for each way of restarting.
@@ -259,11 +263,26 @@ impl SwitchKilled {
 
 /// Returns the host's time right before the kill.
 fn kill_and_restart(switch: &mut Switch, restart: Restart) -> Result<i64> {
+    let data_plane =
+        switch.status()?["switch"]["pid"].as_u64().context("a status without a pid")?;
     let killed_ns = host_clock()?;
     switch.kill()?;
+    wait_until_gone(data_plane)?;
     thread::sleep(Duration::from_millis(restart.pause_ms));
     switch.restart_with(|config| set_transmit(config, restart.offload))?;
     Ok(killed_ns)
+}
+
+/// Waits until a process has closed its files. The switch that comes next cannot have the tap before, and whoever kills a switch waits for its broker only.
+fn wait_until_gone(pid: u64) -> Result<()> {
+    let open_files = format!("/proc/{pid}/fd");
+    let deadline = Instant::now() + EXIT_TIMEOUT;
+    // A zombie has no open files.
+    while fs::read_dir(&open_files).is_ok_and(|mut files| files.next().is_some()) {
+        ensure!(Instant::now() < deadline, "process {pid} was killed, and has files open still");
+        thread::sleep(EXIT_POLL);
+    }
+    Ok(())
 }
 
 /// Sets whether the ports of a switch with this configuration offload what their guests send.
