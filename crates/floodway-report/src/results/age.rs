@@ -49,8 +49,9 @@ const OF_KINDS: [(&str, &[&str]); 9] = [
 const OTHER_KINDS: [&str; 6] =
     ["all-pairs", "inbound", "integrity", "simulated", "switch-restart", "transfer"];
 
-/// What is there and decides no figures.
-const TESTS: &str = ":(exclude,glob)crates/*/tests/**";
+/// What is there and decides no figures: integration tests, and what says which programs a machine lacks.
+const NEITHER: [&str; 2] =
+    [":(exclude,glob)crates/*/tests/**", ":(exclude)crates/floodway-lab/src/doctor.rs"];
 
 /// A line that decides something: neither blank nor a comment of its own. A comment behind code counts.
 const CODE: &str = "-G^[[:space:]]*([^/[:space:]]|/[^/])";
@@ -68,7 +69,7 @@ pub fn commits_since(root: &Path, run: &Run) -> Result<u64> {
         .arg(root)
         .args(["log", "--format=%h", CODE, &format!("{commit}..HEAD"), "--", &experiment])
         .args(BOTH.iter().chain(own))
-        .arg(TESTS)
+        .args(NEITHER)
         .args(not_of(kind(&root.join(&experiment))))
         .output()
         .context("cannot run git")?;
@@ -131,6 +132,7 @@ mod tests {
         run.provenance.commit = Some(git(root, &["rev-parse", "HEAD"]));
         for (path, age) in [
             ("crates/floodway-core/tests/a.rs", 0),
+            ("crates/floodway-lab/src/doctor.rs", 0),
             ("crates/floodway-core/src/a.rs", 1),
             ("docs/a.md", 1),
             ("experiments/e.toml", 2),
