@@ -49,6 +49,9 @@ const OF_KINDS: [(&str, &[&str]); 9] = [
 const OTHER_KINDS: [&str; 6] =
     ["all-pairs", "inbound", "integrity", "simulated", "switch-restart", "transfer"];
 
+/// What `floodway-lab bench` calls its runs, which use no experiment's module.
+const BENCH: &str = "bench";
+
 /// What is there and decides no figures: integration tests, and what says which programs a machine lacks.
 const NEITHER: [&str; 2] =
     [":(exclude,glob)crates/*/tests/**", ":(exclude)crates/floodway-lab/src/doctor.rs"];
@@ -70,7 +73,7 @@ pub fn commits_since(root: &Path, run: &Run) -> Result<u64> {
         .args(["log", "--format=%h", CODE, &format!("{commit}..HEAD"), "--", &experiment])
         .args(BOTH.iter().chain(own))
         .args(NEITHER)
-        .args(not_of(kind(&root.join(&experiment))))
+        .args(undecisive(root, &run.report.experiment))
         .output()
         .context("cannot run git")?;
     ensure!(
@@ -88,6 +91,14 @@ fn kind(file: &Path) -> Option<&'static str> {
     let named = |kind: &&str| value.strip_prefix(*kind).is_some_and(|rest| rest.starts_with('"'));
     let known = OF_KINDS.iter().flat_map(|(_, kinds)| *kinds).chain(&OTHER_KINDS);
     known.copied().find(named)
+}
+
+/// Returns pathspecs that exclude the modules which a run of this name does not use.
+fn undecisive(root: &Path, name: &str) -> Vec<String> {
+    if name == BENCH {
+        return vec![format!(":(exclude){EXPERIMENTS}")];
+    }
+    not_of(kind(&root.join(format!("experiments/{name}.toml"))))
 }
 
 /// Returns pathspecs that exclude the modules which an experiment of this kind does not run; none if the kind is unknown.
@@ -151,6 +162,21 @@ mod tests {
             3,
             "the host's file decides what is simulated"
         );
+    }
+
+    #[test]
+    fn the_bench_ages_by_no_experiment() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        git(root, &["init", "-q"]);
+        commit(root, "README.md", "");
+        let mut run = run(1.0);
+        run.report.experiment = BENCH.into();
+        run.provenance.commit = Some(git(root, &["rev-parse", "HEAD"]));
+        commit(root, "crates/floodway-lab/src/experiment/transfer/mod.rs", "fn a() {}\n");
+        assert_eq!(commits_since(root, &run).unwrap(), 0);
+        commit(root, "crates/floodway-lab/src/bench/mod.rs", "fn a() {}\n");
+        assert_eq!(commits_since(root, &run).unwrap(), 1);
     }
 
     #[test]
