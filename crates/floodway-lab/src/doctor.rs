@@ -242,15 +242,19 @@ fn huge_pages() -> Finding {
     let free = meminfo_kib("HugePages_Free").unwrap_or(0);
     let problem =
         lack_of_huge_pages(size_kib, free, meminfo_kib("MemAvailable").unwrap_or(0) / 1024);
-    let fix = "end other programs, or use a larger machine with a kernel that has huge pages";
+    let fix = match size_kib {
+        Some(_) => "end other programs, or use a larger machine",
+        None => "a kernel with CONFIG_HUGETLBFS (any Debian kernel)",
+    };
     other("huge pages", Need::Bench, problem, fix)
 }
 
-/// Returns what the benchmark would lack; `None` if it can have its pages. It makes them of available memory itself, and mounts nothing.
+/// Returns what the benchmark would lack; `None` if it can have its huge pages. It takes free ones, adds to the kernel's pool what is missing, and mounts nothing.
 fn lack_of_huge_pages(size_kib: Option<u64>, free: u64, available_mib: u64) -> Option<String> {
-    let Some(size_kib) = size_kib else { return Some("the kernel has none".into()) };
+    let Some(size_kib) = size_kib else { return Some("the kernel has no huge pages".into()) };
     let mib = free * size_kib / 1024 + available_mib;
-    (mib < HUGE_PAGES_MIB).then(|| format!("{mib} MiB can be had, {HUGE_PAGES_MIB} MiB are needed"))
+    (mib < HUGE_PAGES_MIB)
+        .then(|| format!("{mib} MiB are available, {HUGE_PAGES_MIB} MiB are needed"))
 }
 
 fn meminfo_kib(key: &str) -> Option<u64> {
@@ -294,11 +298,11 @@ mod tests {
     }
 
     #[test]
-    fn huge_pages_are_there_or_made_of_available_memory() {
+    fn huge_pages_are_free_ones_or_available_memory() {
         assert_eq!(lack_of_huge_pages(Some(2048), 2048, 0), None);
         assert_eq!(lack_of_huge_pages(Some(2048), 0, 4096), None);
         let lack = lack_of_huge_pages(Some(2048), 1, 4000).unwrap();
-        assert_eq!(lack, "4002 MiB can be had, 4096 MiB are needed");
+        assert_eq!(lack, "4002 MiB are available, 4096 MiB are needed");
         assert!(lack_of_huge_pages(None, 0, 8192).is_some());
     }
 

@@ -73,7 +73,7 @@ pub fn commits_since(root: &Path, run: &Run) -> Result<u64> {
         .args(["log", "--format=%h", CODE, &format!("{commit}..HEAD"), "--", &experiment])
         .args(BOTH.iter().chain(own))
         .args(NEITHER)
-        .args(undecisive(root, &run.report.experiment))
+        .args(unused_modules(root, &run.report.experiment))
         .output()
         .context("cannot run git")?;
     ensure!(
@@ -93,8 +93,8 @@ fn kind(file: &Path) -> Option<&'static str> {
     known.copied().find(named)
 }
 
-/// Returns pathspecs that exclude the modules which a run of this name does not use.
-fn undecisive(root: &Path, name: &str) -> Vec<String> {
+/// Returns pathspecs that exclude the modules of [`EXPERIMENTS`] which the run of this name does not use.
+fn unused_modules(root: &Path, name: &str) -> Vec<String> {
     if name == BENCH {
         return vec![format!(":(exclude){EXPERIMENTS}")];
     }
@@ -132,15 +132,21 @@ mod tests {
         git(root, &["commit", "-qm", path]);
     }
 
+    /// Returns a repository with one file, and a run of its commit.
+    fn published(path: &str, text: &str) -> (tempfile::TempDir, Run) {
+        let dir = tempfile::tempdir().unwrap();
+        git(dir.path(), &["init", "-q"]);
+        commit(dir.path(), path, text);
+        let mut run = run(1.0);
+        run.provenance.commit = Some(git(dir.path(), &["rev-parse", "HEAD"]));
+        (dir, run)
+    }
+
     #[test]
     fn a_run_ages_by_what_decides_it_and_not_by_tests() {
-        let dir = tempfile::tempdir().unwrap();
+        let (dir, mut run) = published("README.md", "");
         let root = dir.path();
-        git(root, &["init", "-q"]);
         let commit = |path: &str| commit(root, path, "[scenario]\nkind = \"idle\"\n");
-        commit("README.md");
-        let mut run = run(1.0);
-        run.provenance.commit = Some(git(root, &["rev-parse", "HEAD"]));
         for (path, age) in [
             ("crates/floodway-core/tests/a.rs", 0),
             ("crates/floodway-lab/src/doctor.rs", 0),
@@ -166,13 +172,9 @@ mod tests {
 
     #[test]
     fn the_bench_ages_by_no_experiment() {
-        let dir = tempfile::tempdir().unwrap();
+        let (dir, mut run) = published("README.md", "");
         let root = dir.path();
-        git(root, &["init", "-q"]);
-        commit(root, "README.md", "");
-        let mut run = run(1.0);
         run.report.experiment = BENCH.into();
-        run.provenance.commit = Some(git(root, &["rev-parse", "HEAD"]));
         commit(root, "crates/floodway-lab/src/experiment/transfer/mod.rs", "fn a() {}\n");
         assert_eq!(commits_since(root, &run).unwrap(), 0);
         commit(root, "crates/floodway-lab/src/bench/mod.rs", "fn a() {}\n");
@@ -181,13 +183,10 @@ mod tests {
 
     #[test]
     fn a_run_does_not_age_by_comments() {
-        let dir = tempfile::tempdir().unwrap();
+        let path = "crates/floodway-core/src/a.rs";
+        let (dir, run) = published(path, "//! A\nfn a() {}\n");
         let root = dir.path();
-        git(root, &["init", "-q"]);
-        let commit = |text: &str| commit(root, "crates/floodway-core/src/a.rs", text);
-        commit("//! A\nfn a() {}\n");
-        let mut run = run(1.0);
-        run.provenance.commit = Some(git(root, &["rev-parse", "HEAD"]));
+        let commit = |text: &str| commit(root, path, text);
         for (text, age) in [
             ("//! B\nfn a() {}\n", 0),
             ("//! B\n\n  /// C\nfn a() {}\n", 0),

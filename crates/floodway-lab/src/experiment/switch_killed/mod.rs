@@ -79,7 +79,7 @@ pub struct SwitchKilled {
     pub kernel: Series,
     /// Kills, for each way of restarting, at least 1.
     pub cycles: u32,
-    /// From the kill to the start of the next switch, in ms.
+    /// From the end of the killed switch to the start of the next one, in ms.
     pub restart_after_ms: Vec<u64>,
     /// Whether that one has transmit offload. Each is combined with each of `restart_after_ms`.
     #[serde(default = "without")]
@@ -273,7 +273,7 @@ fn kill_and_restart(switch: &mut Switch, restart: Restart) -> Result<i64> {
     Ok(killed_ns)
 }
 
-/// Waits until a process has closed its files. The switch that comes next cannot have the tap before, and whoever kills a switch waits for its broker only.
+/// Waits until a process has closed its files, the tap among them, which the next switch opens. [`Switch::kill`] waits for the broker only.
 fn wait_until_gone(pid: u64) -> Result<()> {
     let open_files = format!("/proc/{pid}/fd");
     let deadline = Instant::now() + EXIT_TIMEOUT;
