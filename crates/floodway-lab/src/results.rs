@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Subcommand;
 use comfy_table::Table;
 use comfy_table::presets::UTF8_FULL_CONDENSED;
@@ -20,6 +20,14 @@ pub enum Action {
         /// Name of the published run [default: the experiment's]
         #[arg(long = "as")]
         name: Option<String>,
+    },
+    /// Add runs of the same experiment to a published one, so that texts say where a further run is to be expected
+    Repeat {
+        /// Name of the published run
+        name: String,
+        /// Where the other runs left their reports, for example out/demo-2
+        #[arg(required = true)]
+        directories: Vec<PathBuf>,
     },
     /// Make the tables and figures of README.md and docs/ from published runs
     Render {
@@ -48,9 +56,23 @@ pub fn run(root: &Path, action: Action) -> Result<ExitCode> {
             println!("{}", run.publish(&directory, &name)?.display());
             Ok(ExitCode::SUCCESS)
         }
+        Action::Repeat { name, directories } => repeat(root, &name, &directories),
         Action::Render { check } => render(root, &results::read(&directory)?, check),
         Action::List { json } => list(root, &results::read(&directory)?, json),
     }
+}
+
+/// Adds the runs that left their reports in `directories` to the published one, all or none.
+fn repeat(root: &Path, name: &str, directories: &[PathBuf]) -> Result<ExitCode> {
+    let published = root.join(results::DIRECTORY);
+    let mut runs = results::read(&published)?;
+    let run = runs.get_mut(name).with_context(|| format!("no run {name:?} is published"))?;
+    for directory in directories {
+        let what = || format!("{} is no repeat of {name}", directory.display());
+        run.add_repeat(root, &Run::of(directory)?).with_context(what)?;
+    }
+    println!("{}: repeated {} times", run.publish(&published, name)?.display(), run.repeats.len());
+    Ok(ExitCode::SUCCESS)
 }
 
 fn render(root: &Path, runs: &Runs, check: bool) -> Result<ExitCode> {

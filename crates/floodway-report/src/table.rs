@@ -5,6 +5,7 @@ use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table};
 
 use crate::headlines::headlines;
 use crate::report::{Report, Row, Verdict};
+use crate::stats::Interval;
 
 const HEADER: [&str; 8] =
     ["figure", "unit", "Floodway", "without", "ratio", "95 %", "accepted", "verdict"];
@@ -62,9 +63,13 @@ fn cells(row: &Row) -> [Cell; 8] {
 /// The 95 % interval of the headline; empty if there is none.
 #[must_use]
 pub fn interval(row: &Row) -> String {
-    row.interval.map_or_else(String::new, |interval| {
-        format!("{} to {}", number(interval.low), number(interval.high))
-    })
+    row.interval.map_or_else(String::new, span)
+}
+
+/// From where to where.
+#[must_use]
+pub fn span(interval: Interval) -> String {
+    format!("{} to {}", number(interval.low), number(interval.high))
 }
 
 /// The accepted band, and what it speaks of: `x` marks a ratio.

@@ -52,9 +52,12 @@ const OTHER_KINDS: [&str; 6] =
 /// What `floodway-lab bench` calls its runs, which use no experiment's module.
 const BENCH: &str = "bench";
 
-/// What is there and decides no figures: integration tests, and what says which programs a machine lacks.
-const NEITHER: [&str; 2] =
-    [":(exclude,glob)crates/*/tests/**", ":(exclude)crates/floodway-lab/src/doctor.rs"];
+/// What is there and decides no figures: integration tests, what says which programs a machine lacks, and what publishes figures.
+const NEITHER: [&str; 3] = [
+    ":(exclude,glob)crates/*/tests/**",
+    ":(exclude)crates/floodway-lab/src/doctor.rs",
+    ":(exclude)crates/floodway-lab/src/results.rs",
+];
 
 /// A line that decides something: neither blank nor a comment of its own. A comment behind code counts.
 const CODE: &str = "-G^[[:space:]]*([^/[:space:]]|/[^/])";
@@ -64,13 +67,25 @@ const CODE: &str = "-G^[[:space:]]*([^/[:space:]]|/[^/])";
 /// # Errors
 /// When git is missing, or does not know the commit.
 pub fn commits_since(root: &Path, run: &Run) -> Result<u64> {
+    commits(root, run, "..", "HEAD")
+}
+
+/// Returns how many commits have changed what decides the run either since it was made or since `other`, but not before both.
+///
+/// # Errors
+/// As [`commits_since`].
+pub fn commits_between(root: &Path, run: &Run, other: &str) -> Result<u64> {
+    commits(root, run, "...", other)
+}
+
+fn commits(root: &Path, run: &Run, range: &str, other: &str) -> Result<u64> {
     let commit = run.provenance.commit.as_deref().context("built from no commit")?;
     let experiment = format!("experiments/{}.toml", run.report.experiment);
     let own: &[&str] = if run.report.world == World::Real { &REAL } else { &SIM };
     let output = Command::new("git")
         .arg("-C")
         .arg(root)
-        .args(["log", "--format=%h", CODE, &format!("{commit}..HEAD"), "--", &experiment])
+        .args(["log", "--format=%h", CODE, &format!("{commit}{range}{other}"), "--", &experiment])
         .args(BOTH.iter().chain(own))
         .args(NEITHER)
         .args(unused_modules(root, &run.report.experiment))
@@ -110,7 +125,7 @@ fn not_of(kind: Option<&str>) -> Vec<String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::path::PathBuf;
 
     use super::super::tests::run;
@@ -124,7 +139,7 @@ mod tests {
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
-    fn commit(root: &Path, path: &str, text: &str) {
+    pub fn commit(root: &Path, path: &str, text: &str) {
         let file = root.join(path);
         std::fs::create_dir_all(file.parent().unwrap()).unwrap();
         std::fs::write(file, text).unwrap();
@@ -133,7 +148,7 @@ mod tests {
     }
 
     /// Returns a repository with one file, and a run of its commit.
-    fn published(path: &str, text: &str) -> (tempfile::TempDir, Run) {
+    pub fn published(path: &str, text: &str) -> (tempfile::TempDir, Run) {
         let dir = tempfile::tempdir().unwrap();
         git(dir.path(), &["init", "-q"]);
         commit(dir.path(), path, text);
@@ -150,6 +165,7 @@ mod tests {
         for (path, age) in [
             ("crates/floodway-core/tests/a.rs", 0),
             ("crates/floodway-lab/src/doctor.rs", 0),
+            ("crates/floodway-lab/src/results.rs", 0),
             ("crates/floodway-core/src/a.rs", 1),
             ("docs/a.md", 1),
             ("experiments/e.toml", 2),
@@ -168,6 +184,22 @@ mod tests {
             3,
             "the host's file decides what is simulated"
         );
+    }
+
+    #[test]
+    fn what_changed_between_two_runs_counts_whichever_was_first() {
+        let (dir, early) = published("README.md", "");
+        let root = dir.path();
+        commit(root, "docs/a.md", "");
+        let head = || git(root, &["rev-parse", "HEAD"]);
+        let same = head();
+        commit(root, "crates/floodway-core/src/a.rs", "1");
+        let changed = head();
+        assert_eq!(commits_between(root, &early, &same).unwrap(), 0);
+        assert_eq!(commits_between(root, &early, &changed).unwrap(), 1);
+        let mut late = early.clone();
+        let first = late.provenance.commit.replace(changed).unwrap();
+        assert_eq!(commits_between(root, &late, &first).unwrap(), 1);
     }
 
     #[test]

@@ -2,9 +2,9 @@
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 
-use super::Runs;
+use super::{Run, Runs};
 use crate::report::Row;
-use crate::table::{interval, number};
+use crate::table::{interval, number, span};
 
 /// What a figure begins with, up to its run and row.
 const BEGIN: &str = "<!-- figure:";
@@ -47,27 +47,33 @@ fn figure(what: &str, runs: &Runs) -> Result<String> {
     let run_of = runs.get(run).with_context(|| format!("no run {run:?} is published"))?;
     let found = run_of.report.rows.iter().find(|one| one.name == row);
     let found = found.with_context(|| format!("{run} has no row {row:?}"))?;
-    shown(found, form).with_context(|| format!("{run} has not measured that of {row:?}"))?
+    if form == Some("further") {
+        let expected = run_of.expected(row);
+        ensure!(expected.is_some(), "{run} has too few repeats to expect anything of {row:?}");
+    }
+    shown(run_of, found, form).with_context(|| format!("{run} has not measured that of {row:?}"))?
 }
 
 /// None if it was not measured.
-fn shown(row: &Row, form: Option<&str>) -> Option<Result<String>> {
+fn shown(run: &Run, row: &Row, form: Option<&str>) -> Option<Result<String>> {
     let with_unit = |figure: f64| match row.unit.as_str() {
         "1" => number(figure),
         unit => format!("{} {unit}", number(figure)),
     };
     let ratio = |figure: f64| format!("{}x", number(figure));
+    let headline = || {
+        let headline = row.headline()?;
+        Some(if row.baseline.is_some() { ratio(headline) } else { with_unit(headline) })
+    };
     let figure = match form {
-        None => {
-            let headline = row.headline()?;
-            let own = if row.baseline.is_some() { ratio(headline) } else { with_unit(headline) };
-            if row.interval.is_some() { format!("{own} ({})", interval(row)) } else { own }
-        }
+        None if row.interval.is_some() => format!("{} ({})", headline()?, interval(row)),
+        None => headline()?,
+        Some("further") => format!("{} ({})", headline()?, span(run.expected(&row.name)?)),
         Some("ratio") => ratio(row.ratio?),
         Some("value") => with_unit(row.value?),
         Some("without") => with_unit(row.baseline?),
         Some(form) => {
-            let forms = "`ratio`, `value` or `without`";
+            let forms = "`ratio`, `value`, `without` or `further`";
             return Some(Err(anyhow!("{form:?} is no form of a figure: give {forms}, or none")));
         }
     };
@@ -76,6 +82,9 @@ fn shown(row: &Row, form: Option<&str>) -> Option<Result<String>> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use super::super::Repeat;
     use super::super::tests::run;
     use super::*;
     use crate::stats::Interval;
@@ -84,6 +93,9 @@ mod tests {
         let mut run = run(0.5);
         run.report.rows[0].interval = Some(Interval { low: 0.4, high: 0.6 });
         run.report.rows.push(Row::value("a/index", "1", Some(0.98)));
+        let figures = BTreeMap::from([("a/b".to_owned(), 0.5)]);
+        let repeat = Repeat { commit: "0".into(), started: String::new(), figures };
+        run.repeats = vec![repeat.clone(), repeat];
         Runs::from([("e".to_owned(), run)])
     }
 
@@ -100,6 +112,7 @@ mod tests {
             ("e; a/b; ratio", "0.50x"),
             ("e; a/b; value", "5 Mbit/s"),
             ("e; a/b; without", "10 Mbit/s"),
+            ("e; a/b; further", "0.50x (0.50 to 0.50)"),
             ("e; a/c", "2.50 ms"),
             ("e; a/c; value", "2.50 ms"),
             ("e; a/index", "0.98"),
@@ -132,6 +145,7 @@ mod tests {
             ("so <!-- figure: f; a/b --> <!-- end -->", "no run \"f\" is published"),
             ("so <!-- figure: e; a/z --> <!-- end -->", "e has no row \"a/z\""),
             ("so <!-- figure: e; a/b; mean --> <!-- end -->", "\"mean\" is no form of a figure"),
+            ("so <!-- figure: e; a/c; further --> <!-- end -->", "e has too few repeats"),
             (
                 "so <!-- figure: e; a/c; ratio --> <!-- end -->",
                 "e has not measured that of \"a/c\"",

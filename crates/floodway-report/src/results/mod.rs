@@ -21,7 +21,8 @@
 //! The switch sleeps: <!-- figure: RUN; ROW -->0.1 % of a core<!-- end -->.
 //! ```
 //!
-//! It is the row's ratio or value with its 95 % interval; a third field asks for the `ratio` alone, for the `value` with Floodway, or for that `without` ([`inline`]).
+//! It is the row's ratio or value with its 95 % interval; a third field asks for the `ratio` alone, for the `value` with Floodway, for that `without`, or, instead of the interval of its rounds, for that in which a
+//! `further` run is expected ([`inline`]).
 //!
 //! `ROWS` are names of rows, in which `*` stands for any text. With one run the table has its figures, ratio, band and verdict; with several, trials of the same
 //! experiment, the headline of each and their mean ([`table`]). [`Texts::render`] writes the tables of all texts, and tells those that it has changed: none, if every figure is
@@ -29,6 +30,8 @@
 //!
 //! **Figures.** [`figures::render`] draws a run's figures as its page does ([`crate::html`]), into `docs/src/results/RUN.svg`. A text has them as images, with what they show in
 //! words. `RUNS` are names of runs, in which `*` stands for any text.
+//!
+//! **Repeats.** What other runs of the same experiment measured stands beside a published one, and says where a further run's figures are to be expected ([`repeats`]).
 //!
 //! **Age.** A run is as old as the changes since its commit to what decides its figures, comments aside ([`age`]).
 //!
@@ -38,6 +41,7 @@
 pub mod age;
 pub mod figures;
 mod inline;
+mod repeats;
 mod table;
 mod text;
 
@@ -51,6 +55,7 @@ use serde::{Deserialize, Serialize};
 use crate::html::{Picture, samples_of_figures};
 use crate::provenance::Provenance;
 use crate::report::{REPORT_FILE, Report, Samples, read_samples, write_json};
+pub use repeats::Repeat;
 pub use text::Texts;
 
 /// Where runs are, below the root of the sources.
@@ -67,6 +72,9 @@ pub struct Run {
     /// What its figures are drawn from besides.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub samples: Vec<Samples>,
+    /// What other runs of the same experiment measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub repeats: Vec<Repeat>,
 }
 
 impl Run {
@@ -86,7 +94,7 @@ impl Run {
             provenance.version()
         );
         let samples = samples_of_figures(&report, &read_samples(dir)?);
-        Ok(Self { provenance, report, samples })
+        Ok(Self { provenance, report, samples, repeats: Vec::new() })
     }
 
     /// Its figures; none if its experiment has none, or it was published without what they are drawn from.
@@ -176,7 +184,7 @@ mod tests {
             started: "2026-11-23T17:00:00Z".into(),
             ..Provenance::default()
         };
-        Run { provenance, report, samples: Vec::new() }
+        Run { provenance, report, samples: Vec::new(), repeats: Vec::new() }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::Run;
 use crate::band;
 use crate::report::{Row, Verdict};
 use crate::stats;
-use crate::table::{band as accepted, interval, number};
+use crate::table::{band as accepted, interval, number, span};
 
 /// Digits of a commit that name it.
 const SHORT: usize = 12;
@@ -23,26 +23,30 @@ pub fn render(runs: &[(&str, &Run)], patterns: &[&str]) -> Result<String> {
         rows.extend(first.report.rows.iter().filter(|row| band::matches(pattern, &row.name)));
         ensure!(rows.len() > before, "no row is named {pattern:?}");
     }
-    let table = if runs.len() == 1 { one(&rows) } else { several(runs, &rows)? };
+    let table = if runs.len() == 1 { one(first, &rows) } else { several(runs, &rows)? };
     let sources: Vec<_> = runs.iter().map(|(name, run)| source(name, run)).collect();
     Ok(format!("{table}\n{}\n", sources.join("<br>\n")))
 }
 
-/// With Floodway, without, their ratio, its interval if a row has one, and what was accepted.
-fn one(rows: &[&Row]) -> String {
+/// With Floodway, without, their ratio, its interval if a row has one, where a further run's is expected if that is known, and what was accepted.
+fn one(run: &Run, rows: &[&Row]) -> String {
     let figure = |figure: Option<f64>| figure.map_or_else(String::new, number);
     let ratio =
         |row: &Row| row.ratio.map_or_else(String::new, |ratio| format!("{}x", number(ratio)));
     let are_sure = rows.iter().any(|row| row.interval.is_some());
+    let expected = |row: &Row| run.expected(&row.name).map_or_else(String::new, span);
+    let are_expected = rows.iter().any(|row| run.expected(&row.name).is_some());
     let lines = rows.iter().map(|row| {
         let mut line = vec![row.name.clone(), row.unit.clone()];
         line.extend([figure(row.value), figure(row.baseline), ratio(row)]);
         line.extend(are_sure.then(|| interval(row)));
+        line.extend(are_expected.then(|| expected(row)));
         line.extend([accepted(row), row.verdict.map_or_else(String::new, verdict)]);
         line
     });
     let mut header = vec!["figure", "unit", "Floodway", "without", "ratio"];
     header.extend(are_sure.then_some("95 %"));
+    header.extend(are_expected.then_some("further run"));
     header.extend(["accepted", "verdict"]);
     let header: Vec<_> = header.into_iter().map(str::to_owned).collect();
     markdown(&header, lines)
@@ -96,7 +100,9 @@ fn source(name: &str, run: &Run) -> String {
     };
     let cpus = fact("cpus").map(|cpus| format!("{cpus} CPUs"));
     // A simulation depends on no machine, and its report names none.
-    let facts = [Some(origin(name, run)), cpus, fact("cpu_model"), fact("accelerator")];
+    let repeats = run.repeats.len();
+    let repeats = (repeats > 0).then(|| format!("repeated {repeats} times"));
+    let facts = [Some(origin(name, run)), cpus, fact("cpu_model"), fact("accelerator"), repeats];
     let facts: Vec<_> = facts.into_iter().flatten().collect();
     format!("{}; `{}`", facts.join(", "), run.provenance.command.join(" "))
 }
@@ -113,6 +119,9 @@ fn markdown<L: AsRef<[String]>>(header: &[String], lines: impl IntoIterator<Item
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use super::super::Repeat;
     use super::super::tests::run;
     use super::*;
 
@@ -146,6 +155,18 @@ mod tests {
         let text = render(&[("e", &run)], &["a/*"]).unwrap();
         let line = "| a/b | Mbit/s | 5 | 10 | 0.50x | 0.40 to 0.60 | 0.80x to 1.25x |";
         assert!(text.contains("| ratio | 95 % | accepted |") && text.contains(line), "{text}");
+    }
+
+    #[test]
+    fn a_run_that_was_repeated_shows_where_the_next_is_expected() {
+        let mut run = run(0.5);
+        let figures = BTreeMap::from([("a/b".to_owned(), 0.5)]);
+        let repeat = Repeat { commit: "0".into(), started: String::new(), figures };
+        run.repeats = vec![repeat.clone(), repeat];
+        let text = render(&[("e", &run)], &["a/*"]).unwrap();
+        let line = "| a/b | Mbit/s | 5 | 10 | 0.50x | 0.50 to 0.50 | 0.80x to 1.25x |";
+        assert!(text.contains("| ratio | further run | accepted |"), "{text}");
+        assert!(text.contains(line) && text.contains("x, repeated 2 times; `"), "{text}");
     }
 
     #[test]
