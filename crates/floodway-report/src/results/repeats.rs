@@ -1,16 +1,16 @@
 //! Repeats of a published run: what other runs of the same experiment measured, and where a further one's figures are to be expected.
 //!
 //! # Theory of operation
-//! **Goal**: an interval that the figures of whoever runs an experiment again are inside of. The 95 % interval of a row is that of one run's rounds. What is settled once for a run
-//! is the same in all of them: where the memory of its processes lies, how the loads of VMs fall into step, what the machine's other tenants do. The
-//! next run settles it anew.
+//! **Goal**: an interval that contains the figures of whoever runs an experiment again. The 95 % interval of a row describes the rounds of one run. It does not contain what is
+//! the same in all of these rounds and different in the next run, above all the pace of the machine, which can stay different for as long as a run takes.
 //!
-//! **Method**: the figures of all `n` runs, the published one among them, are taken for draws from one normal distribution, by their logarithms if all are above 0. The
-//! next draw is then inside of `mean ± t s sqrt(1 + 1/n)` with a probability of 95 %, where `s` is their standard deviation and `t` the 97.5 % quantile of Student's distribution
-//! with `n - 1` degrees of freedom (a prediction interval). From [`LEAST`] runs on.
+//! **Method**: the figures of all `n` runs, including the published one, are treated as draws from a normal distribution; their logarithms are, if all figures are above 0. The
+//! prediction interval for the next draw, with a probability of 95 %, is `mean ± t s sqrt(1 + 1/n)`, where `s` is the standard deviation and `t` the 97.5 % quantile of
+//! Student's distribution with `n - 1` degrees of freedom. It takes at least [`LEAST`] runs. Runs made one after the other share some of the machine's pace: the interval is then
+//! too narrow.
 //!
 //! **Invariants**: repeats are of the same experiment file and the same model of processor, and no commit between them and the published run has changed what decides its
-//! figures ([`age`]), so that they differ by chance. All runs that were made are added: who chooses among them narrows the interval to what he likes.
+//! figures ([`age`]), so that they differ by chance. Nothing here can tell whether a run was left out; adding only those that one likes makes the interval worthless.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use super::{Run, age};
 use crate::stats::{self, Interval};
 
-/// Runs from which on something can be said about a further one.
+/// The least number of runs, including the published one, that a prediction is made from.
 const LEAST: usize = 3;
 
 /// 97.5 % quantiles of Student's distribution with 1, 2, 3 and more degrees of freedom.
@@ -76,7 +76,7 @@ impl Run {
         counting.filter_map(|row| Some((row.name.clone(), row.headline()?))).collect()
     }
 
-    /// Where a further run's headline of the row is with a probability of 95 %; none if too few runs have measured it.
+    /// Returns the prediction interval of a further run's headline of the row, with a probability of 95 %; `None` if too few runs have measured it.
     #[must_use]
     pub fn expected(&self, row: &str) -> Option<Interval> {
         let own = self.report.rows.iter().find(|one| one.name == row)?.headline()?;
@@ -85,7 +85,7 @@ impl Run {
     }
 }
 
-/// Where the next draw is with a probability of 95 %.
+/// Returns the prediction interval of the next draw, with a probability of 95 %; `None` for fewer than [`LEAST`].
 fn next(draws: &[f64]) -> Option<Interval> {
     if draws.len() < LEAST {
         return None;
