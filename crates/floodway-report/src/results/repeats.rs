@@ -6,8 +6,8 @@
 //!
 //! **Method**: the figures of all `n` runs, including the published one, are treated as draws from a normal distribution; their logarithms are, if all figures are above 0. The
 //! prediction interval for the next draw, with a probability of 95 %, is `mean ± t s sqrt(1 + 1/n)`, where `s` is the standard deviation and `t` the 97.5 % quantile of
-//! Student's distribution with `n - 1` degrees of freedom. It takes at least [`LEAST`] runs. Runs made one after the other share some of the machine's pace: the interval is then
-//! too narrow.
+//! Student's distribution with `n - 1` degrees of freedom; where no figure is below 0, it is cut at 0. It takes at least [`LEAST`] runs. Runs made one after the other share some
+//! of the machine's pace: the interval is then too narrow.
 //!
 //! **Invariants**: repeats are of the same experiment file and the same model of processor, and no commit between them and the published run has changed what decides its
 //! figures ([`age`]), so that they differ by chance. Nothing here can tell whether a run was left out; adding only those that one likes makes the interval worthless.
@@ -95,7 +95,9 @@ fn next(draws: &[f64]) -> Option<Interval> {
         let Interval { low, high } = normal(&logarithms)?;
         return Some(Interval { low: low.exp(), high: high.exp() });
     }
-    normal(draws)
+    let Interval { low, high } = normal(draws)?;
+    let least = if draws.iter().all(|&draw| draw >= 0.0) { 0.0 } else { f64::NEG_INFINITY };
+    Some(Interval { low: low.max(least), high })
 }
 
 /// The same for draws from a normal distribution.
@@ -142,7 +144,9 @@ mod tests {
         assert!(close(next(&[0.0; 4]).unwrap(), 0.0, 0.0));
         // The mean is 1, the deviation 1.
         let reach = 4.303 * (4.0_f64 / 3.0).sqrt();
-        assert!(close(next(&[0.0, 1.0, 2.0]).unwrap(), 1.0 - reach, 1.0 + reach));
+        assert!(close(next(&[0.0, 1.0, 2.0]).unwrap(), 0.0, 1.0 + reach));
+        // What has been below 0 may be so again.
+        assert!(close(next(&[-1.0, 0.0, 1.0]).unwrap(), -reach, reach));
     }
 
     #[test]
