@@ -96,8 +96,8 @@ fn next(draws: &[f64]) -> Option<Interval> {
         return Some(Interval { low: low.exp(), high: high.exp() });
     }
     let Interval { low, high } = normal(draws)?;
-    let least = if draws.iter().all(|&draw| draw >= 0.0) { 0.0 } else { f64::NEG_INFINITY };
-    Some(Interval { low: low.max(least), high })
+    let is_signed = draws.iter().any(|&draw| draw < 0.0);
+    Some(Interval { low: if is_signed { low } else { low.max(0.0) }, high })
 }
 
 /// The same for draws from a normal distribution.
